@@ -1,0 +1,138 @@
+"""The weight matrices of a layer: name, shape, how tensor parallelism divides it. Every count of weights and FLOPs starts here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from costmodel.architecture.formats import WeightFormat
+from costmodel.architecture.types import Attention, FeedForward, LayerKind, Value
+from costmodel.equations.numerics import maximum
+
+Group = Literal["attention", "feed_forward", "experts", "router"]
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """One weight matrix (or several fused into one kernel) as one GPU holds it.
+
+    Attributes:
+        name: kernel name, e.g. ``qkv_proj``.
+        group: which entry of :class:`~costmodel.architecture.types.LayerFormats` stores it.
+        inputs: k, rows of the matrix on this GPU.
+        outputs: m, columns of the matrix on this GPU.
+        copies: matrices of this shape on this GPU (experts), else 1.
+        biases: bias elements on this GPU.
+        fmt: how it is stored.
+    """
+
+    name: str
+    group: Group
+    inputs: Value
+    outputs: Value
+    fmt: WeightFormat
+    copies: Value = 1
+    biases: Value = 0
+
+    @property
+    def weights(self) -> Value:
+        """Weights on this GPU, biases not counted: copies·k·m."""
+        return self.copies * self.inputs * self.outputs
+
+
+def kv_heads_per_gpu(attention: Attention, tp: int) -> Value:
+    """Return the KV heads one GPU holds: max(h_kv / t, 1); more GPUs than heads store each head more than once."""
+    return attention.kv_heads if tp == 1 else maximum(attention.kv_heads / tp, 1)
+
+
+def attention_linears(attention: Attention, hidden: Value, fmt: WeightFormat, tp: int = 1) -> list[Linear]:
+    """Return the projections of one attention layer on one of ``tp`` GPUs.
+
+    ``gqa``: qkv d → (h + 2·h_kv)·d_h and output h·d_h → d, divided by heads. ``mla``: query (compressed to q_lora_rank or direct),
+    the joint compression d → kv_lora_rank + rope_head_dim (replicated on every GPU), its expansion to keys and values, output.
+    """
+    h, d_qk, d_v = (
+        attention.query_heads / tp if tp > 1 else attention.query_heads,
+        attention.head_dim,
+        attention.value_head_dim,
+    )
+    linears = []
+    if attention.kind == "gqa":
+        h_kv = kv_heads_per_gpu(attention, tp)
+        q_width = h * d_qk * 2 if attention.output_gate else h * d_qk
+        width = q_width + h_kv * d_qk + h_kv * d_v
+        linears.append(Linear("qkv_proj", "attention", hidden, width, fmt, biases=width if attention.qkv_bias else 0))
+    else:
+        latent = attention.kv_lora_rank + attention.rope_head_dim
+        if attention.q_lora_rank:
+            linears.append(Linear("q_a_proj", "attention", hidden, attention.q_lora_rank, fmt))
+            linears.append(Linear("q_b_proj", "attention", attention.q_lora_rank, h * d_qk, fmt))
+        else:
+            linears.append(Linear("q_proj", "attention", hidden, h * d_qk, fmt))
+        linears.append(
+            Linear("kv_a_proj", "attention", hidden, latent, fmt, biases=latent if attention.qkv_bias else 0)
+        )
+        expanded = h * (d_qk - attention.rope_head_dim + d_v)
+        linears.append(Linear("kv_b_proj", "attention", attention.kv_lora_rank, expanded, fmt))
+    linears.append(Linear("o_proj", "attention", h * d_v, hidden, fmt, biases=hidden if attention.output_bias else 0))
+    return linears
+
+
+def mlp_linears(
+    prefix: str,
+    group: Group,
+    hidden: Value,
+    width: Value,
+    fmt: WeightFormat,
+    gated: bool,
+    bias: bool,
+    copies: Value = 1,
+) -> list[Linear]:
+    """Return the two kernels of a feed-forward of ``width`` d_ff: d → d_ff (twice that if gated), and d_ff → d."""
+    up = 2 * width if gated else width
+    return [
+        Linear(
+            f"{prefix}gate_up_proj" if gated else f"{prefix}up_proj",
+            group,
+            hidden,
+            up,
+            fmt,
+            copies,
+            copies * up if bias else 0,
+        ),
+        Linear(f"{prefix}down_proj", group, width, hidden, fmt, copies, copies * hidden if bias else 0),
+    ]
+
+
+def feed_forward_linears(layer: LayerKind, hidden: Value, tp: int = 1, ep: int = 1) -> list[Linear]:
+    """Return the matrices of one feed-forward layer on one GPU.
+
+    Dense layers and shared experts are divided by ``tp``. Routed experts are divided by ``tp`` within each expert, or, with
+    expert parallelism, whole experts are dealt to ``ep`` GPUs: copies = E / e.
+    """
+    ff, formats = layer.feed_forward, layer.formats
+    split = (lambda width: width / tp) if tp > 1 else (lambda width: width)
+    if ff.kind == "dense":
+        return mlp_linears("", "feed_forward", hidden, split(ff.intermediate), formats.feed_forward, ff.gated, ff.bias)
+    router = Linear("router", "router", hidden, ff.experts, formats.router, biases=ff.experts if ff.router_bias else 0)
+    width, copies = (ff.intermediate, ff.experts / ep) if ep > 1 else (split(ff.intermediate), ff.experts)
+    linears = [router, *mlp_linears("experts.", "experts", hidden, width, formats.experts, ff.gated, ff.bias, copies)]
+    if ff.shared_intermediate != 0:
+        shared = split(ff.shared_intermediate)
+        linears += mlp_linears(
+            "shared_expert.", "feed_forward", hidden, shared, formats.feed_forward, ff.gated, ff.bias
+        )
+        if ff.shared_gate:
+            linears.append(Linear("shared_expert_gate", "router", hidden, 1, formats.router))
+    return linears
+
+
+def layer_linears(layer: LayerKind, hidden: Value, tp: int = 1, ep: int = 1) -> list[Linear]:
+    """Return every weight matrix of one layer as one GPU holds it, single kernels in their own formats where they differ."""
+    linears = [
+        *attention_linears(layer.attention, hidden, layer.formats.attention, tp),
+        *feed_forward_linears(layer, hidden, tp, ep),
+    ]
+    if not layer.formats.overrides:
+        return linears
+    return [replace(linear, fmt=layer.formats.of(linear.name, linear.fmt)) for linear in linears]

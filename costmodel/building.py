@@ -1,0 +1,220 @@
+"""From a deployment to the parameters of the equations: which kernels a step runs, their FLOPs and bytes per token, their rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TypeVar
+
+from costmodel.architecture.counts import active_parameters, kv_elements_per_token, total_parameters
+from costmodel.architecture.linears import Linear, layer_linears
+from costmodel.architecture.types import Attention, LayerKind
+from costmodel.deployment import Deployment
+from costmodel.dtypes import main_format
+from costmodel.equations.numerics import Value
+from costmodel.equations.parameters import AttentionKernel, ExpertGemm, Gemm, Parameters, Transfer
+from costmodel.equations.rates import DatasheetRates, RateSource
+from costmodel.equations.textbook import Textbook
+from costmodel.equations.work import Window
+from costmodel.memory import stored_weight_bytes
+
+
+def build_parameters(deployment: Deployment, rates: RateSource | None = None) -> Parameters:
+    """Build the parameters of the step equations from architecture, profile and (through ``rates``) calibration.
+
+    Args:
+        deployment: model, part and number formats; its dimensions and hardware numbers may be symbols.
+        rates: datasheet rates by default (roofline rung), or :class:`~costmodel.equations.rates.CalibratedRates`.
+    """
+    rates = rates or DatasheetRates()
+    gemms: dict[tuple[object, ...], Gemm] = {}
+    experts: dict[tuple[object, ...], ExpertGemm] = {}
+    for kind, count in zip(deployment.architecture.kinds, deployment.layer_counts, strict=True):
+        for linear in layer_linears(kind, deployment.architecture.hidden, deployment.tp, deployment.ep):
+            key = (linear.name, linear.inputs, linear.outputs, linear.copies, linear.fmt)
+            if linear.group == "experts":
+                made = _expert_gemm(deployment, rates, kind, linear, count)
+                experts[key] = _add(experts[key], made) if key in experts else made
+            else:
+                gemm = _gemm(deployment, rates, linear, count)
+                gemms[key] = _add(gemms[key], gemm) if key in gemms else gemm
+    layers = sum(deployment.layer_counts[1:], deployment.layer_counts[0])
+    architecture = deployment.architecture
+    return Parameters(
+        gemms=(*_distinct(gemms.values()), _lm_head(deployment, rates)),
+        experts=tuple(_distinct(experts.values())),
+        attention=_attention_kernels(deployment, rates),
+        transfers=_transfers(deployment, rates),
+        elementwise=rates.elementwise(
+            layers, architecture.hidden, deployment.activation_bytes, deployment.hardware.bandwidth
+        ),
+        overheads=rates.overheads(layers),
+    )
+
+
+def build_textbook(deployment: Deployment, params: float | None = None) -> Textbook:
+    """Build the textbook rung's numbers.
+
+    Args:
+        deployment: model and part.
+        params: P that replaces the model's total, as in the lesson's 8e9; a mixture of experts keeps its active share. Weights are
+            then P·b with the average bytes per weight.
+    """
+    architecture = deployment.architecture
+    total, active = total_parameters(architecture), active_parameters(architecture)
+    stored = stored_weight_bytes(deployment)
+    share = 1 if params is None else params / total
+    dtype = deployment.compute_dtype_of(main_format(architecture))
+    widths: dict[Window, Value] = {}
+    for kind, count in zip(architecture.kinds, deployment.layer_counts, strict=True):
+        attention = kind.attention
+        head_dim = attention.head_dim
+        if attention.value_head_dim != head_dim:
+            head_dim = (head_dim + attention.value_head_dim) / 2
+        width = attention.query_heads * head_dim * count
+        widths[attention.window] = widths[attention.window] + width if attention.window in widths else width
+    return Textbook(
+        weight_bytes=stored * share,
+        active_parameters=active * share,
+        attention=tuple(widths.items()),
+        peak=deployment.hardware.peaks[dtype],
+        bandwidth=deployment.hardware.bandwidth,
+        gpus=max(deployment.tp, deployment.ep),
+    )
+
+
+def _gemm(deployment: Deployment, rates: RateSource, linear: Linear, count: Value) -> Gemm:
+    dtype = deployment.compute_dtype_of(linear.fmt)
+    hardware = deployment.hardware
+    return Gemm(
+        name=linear.name,
+        group="linear",
+        flops_per_token=2 * linear.inputs * linear.outputs * count,
+        weight_bytes=linear.inputs * linear.outputs * deployment.format_bytes[linear.fmt] * count,
+        io_bytes_per_token=_io_bytes(deployment, linear.inputs, linear.outputs, dtype) * count,
+        count=count,
+        rate=rates.kernel("gemm", dtype, hardware.peaks[dtype], hardware.bandwidth),
+    )
+
+
+def _expert_gemm(
+    deployment: Deployment, rates: RateSource, kind: LayerKind, linear: Linear, count: Value
+) -> ExpertGemm:
+    dtype = deployment.compute_dtype_of(linear.fmt)
+    hardware, ff = deployment.hardware, kind.feed_forward
+    # With expert parallelism whole experts live on one GPU, and r replicas send it their tokens: r·N·k/e = N·k/t of them arrive.
+    visits = ff.experts_per_token / deployment.tp if deployment.ep > 1 else ff.experts_per_token
+    return ExpertGemm(
+        name=linear.name,
+        flops_per_token=2 * linear.inputs * linear.outputs * visits * count,
+        weight_bytes=linear.weights * deployment.format_bytes[linear.fmt] * count,
+        io_bytes_per_token=_io_bytes(deployment, linear.inputs, linear.outputs, dtype) * visits * count,
+        idle_probability=1 - ff.experts_per_token / ff.experts,
+        replicas=deployment.replicas,
+        count=count,
+        rate=rates.kernel("experts", dtype, hardware.peaks[dtype], hardware.bandwidth),
+    )
+
+
+def _lm_head(deployment: Deployment, rates: RateSource) -> Gemm:
+    architecture, hardware = deployment.architecture, deployment.hardware
+    fmt = architecture.embedding_format if architecture.tied_embeddings else architecture.lm_head_format
+    dtype = deployment.compute_dtype_of(fmt)
+    vocabulary = architecture.vocabulary if deployment.tp == 1 else architecture.vocabulary / deployment.tp
+    return Gemm(
+        name="lm_head",
+        group="lm_head",
+        flops_per_token=2 * architecture.hidden * vocabulary,
+        weight_bytes=architecture.hidden * vocabulary * deployment.format_bytes[fmt],
+        io_bytes_per_token=_io_bytes(deployment, architecture.hidden, vocabulary, dtype),
+        count=1,
+        rate=rates.kernel("lm_head", dtype, hardware.peaks[dtype], hardware.bandwidth),
+        per_row=True,
+    )
+
+
+def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[AttentionKernel, ...]:
+    hardware, tp = deployment.hardware, deployment.tp
+    counts: dict[Attention, Value] = {}
+    for kind, count in zip(deployment.architecture.kinds, deployment.layer_counts, strict=True):
+        key = replace(kind.attention, qkv_bias=False, output_bias=False, qk_norm="none", sinks=False, output_gate=False)
+        counts[key] = counts[key] + count if key in counts else count
+    activation = deployment.activation_dtype
+    # An 8-bit cache lets the kernel multiply in 8 bits where the part can (FlashAttention-3, FlashInfer); the floor must allow it.
+    dtype = deployment.kv_dtype if deployment.kv_dtype == "fp8" and "fp8" in hardware.peaks else activation
+    kernels = []
+    for attention, count in counts.items():
+        heads = attention.query_heads if tp == 1 else attention.query_heads / tp
+        pair = 2 * heads * (attention.head_dim + attention.value_head_dim)
+        # MLA decodes on the latent itself: scores over kv_lora_rank + rope, values over kv_lora_rank, for every head.
+        absorbed = 2 * heads * (2 * attention.kv_lora_rank + attention.rope_head_dim)
+        window = attention.window
+        kernels.append(
+            AttentionKernel(
+                window=window,
+                suffix="" if len(counts) == 1 else ".full" if window is None else f".window_{window}",
+                flops_per_pair=pair * count,
+                flops_per_kv_token=(absorbed if attention.kind == "mla" else pair) * count,
+                kv_bytes_per_token=kv_elements_per_token(attention, tp) * deployment.kv_bytes * count,
+                count=count,
+                prefill_rate=rates.kernel("prefill_attention", dtype, hardware.peaks[dtype], hardware.bandwidth),
+                decode_rate=rates.kernel("decode_attention", dtype, hardware.peaks[dtype], hardware.bandwidth),
+            )
+        )
+    return tuple(kernels)
+
+
+def _transfers(deployment: Deployment, rates: RateSource) -> tuple[Transfer, ...]:
+    tp, ep, pp = deployment.tp, deployment.ep, deployment.pp
+    hidden_bytes = deployment.architecture.hidden * deployment.activation_bytes
+    link = deployment.hardware.link_bandwidth
+    transfers = []
+    reductions: Value = 0
+    for kind, count in zip(deployment.architecture.kinds, deployment.layer_counts, strict=True):
+        dispatched = ep > 1 and kind.feed_forward.kind == "moe"
+        reductions = reductions + (count if dispatched else 2 * count)
+        if dispatched:
+            sent = kind.feed_forward.experts_per_token * hidden_bytes * (ep - 1) / ep / tp
+            for name in ("expert_dispatch", "expert_combine"):
+                transfers.append(rates.transfer("dispatch", name, count, sent, link, ep))
+    if tp > 1:
+        sent = 2 * (tp - 1) / tp * hidden_bytes  # ring: every GPU sends 2(t − 1)/t of the message
+        transfers.insert(0, rates.transfer("all_reduce", "all_reduce", reductions, sent, link, tp))
+    if pp > 1:
+        transfers.append(rates.transfer("pipeline", "pipeline_send", pp - 1, hidden_bytes / tp, link, 2))
+    return tuple(transfers)
+
+
+def _io_bytes(deployment: Deployment, inputs: Value, outputs: Value, dtype: str) -> Value:
+    """Bytes of one token's inputs (quantised to the compute dtype) and outputs (in the activations' dtype)."""
+    if dtype == deployment.activation_dtype:
+        return (inputs + outputs) * deployment.activation_bytes
+    return inputs * (_INPUT_BYTES[dtype]) + outputs * deployment.activation_bytes
+
+
+_INPUT_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5625, "int4": 0.5}
+"""Bytes of an activation that was quantised to the compute dtype (fp4: with one scale per 16)."""
+
+
+Kernel = TypeVar("Kernel", Gemm, ExpertGemm)
+
+
+def _add(first: Kernel, second: Kernel) -> Kernel:
+    """Merge the same matrix of two layer kinds."""
+    return replace(
+        first,
+        flops_per_token=first.flops_per_token + second.flops_per_token,
+        weight_bytes=first.weight_bytes + second.weight_bytes,
+        io_bytes_per_token=first.io_bytes_per_token + second.io_bytes_per_token,
+        count=first.count + second.count,
+    )
+
+
+def _distinct(kernels: Iterable[Kernel]) -> list[Kernel]:
+    """Number the kernels whose names recur (layers whose matrices differ in shape or format), so that each can be told apart."""
+    seen: dict[str, int] = {}
+    renamed = []
+    for kernel in kernels:
+        seen[kernel.name] = seen.get(kernel.name, 0) + 1
+        renamed.append(kernel if seen[kernel.name] == 1 else replace(kernel, name=f"{kernel.name}.{seen[kernel.name]}"))
+    return renamed

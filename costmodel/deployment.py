@@ -1,0 +1,222 @@
+"""One model on one set of GPUs: parallelism, number formats, and the parameters of the equations that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from costmodel.architecture.formats import ELEMENT_BITS, WeightFormat
+from costmodel.architecture.source import load_model
+from costmodel.architecture.types import Architecture
+from costmodel.dtypes import choose_compute_dtype, choose_dtypes, choose_kv_dtype, layer_formats, main_format
+from costmodel.equations.numerics import Value
+from costmodel.hardware.catalog import load_gpu
+from costmodel.hardware.errors import InputError
+from costmodel.hardware.profile import GpuProfile
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """The datasheet numbers that the equations use, per GPU."""
+
+    peaks: Mapping[str, Value]
+    """F by compute dtype [FLOP/s]."""
+    bandwidth: Value
+    """W [B/s]."""
+    link_bandwidth: Value
+    """B_link, per direction [B/s]."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deployment:
+    """A model as it runs: which GPUs, how it is divided, which number formats. Compared by identity, so that results can be cached.
+
+    Attributes:
+        architecture: the model, its weight formats already those that are served.
+        profile: the GPU part.
+        gpu: canonical name of the part, or the path of the user's own profile.
+        hardware: numbers of the part (or symbols).
+        tp, pp, ep: tensor-, pipeline- and expert-parallel sizes.
+        dtype: weight dtype as shown to people (``bf16``, ``fp8`` …; ``mxfp4`` for a checkpoint whose experts are mxfp4).
+        activation_dtype: dtype of activations.
+        kv_dtype: dtype of the KV cache.
+        compute_dtype: forced compute dtype of weight kernels, None to follow each weight format.
+        activation_bytes, kv_bytes: b_a and b_kv [B].
+        format_bytes: b_w per weight format, scales included [B].
+        layer_counts: layers of each kind of the architecture.
+        notes: choices that were made for the user.
+    """
+
+    architecture: Architecture
+    profile: GpuProfile
+    gpu: str
+    hardware: Hardware
+    tp: int
+    pp: int
+    ep: int
+    dtype: str
+    activation_dtype: str
+    kv_dtype: str
+    compute_dtype: str | None
+    activation_bytes: Value
+    kv_bytes: Value
+    format_bytes: Mapping[WeightFormat, Value]
+    layer_counts: tuple[Value, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in all: p·max(t, e)."""
+        return self.pp * max(self.tp, self.ep)
+
+    @property
+    def replicas(self) -> int:
+        """Attention replicas that share one set of experts: e/t, at least 1."""
+        return max(self.ep // self.tp, 1)
+
+    def compute_dtype_of(self, fmt: WeightFormat) -> str:
+        """Return the dtype that products with weights of ``fmt`` are computed in on this part."""
+        return choose_compute_dtype(fmt, self.activation_dtype, self.compute_dtype, self.hardware.peaks)
+
+
+def deploy(
+    model: str = "Llama-3.1-8B",
+    gpu: str = "h100",
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    dtype: str | None = None,
+    kv_dtype: str | None = None,
+    compute_dtype: str | None = None,
+) -> Deployment:
+    """Resolve names and options into a :class:`Deployment`.
+
+    Args:
+        model: preset, ``config.json``, folder, or name in the local Hugging Face cache.
+        gpu: name or alias of a part, or the path of a profile.
+        tp, pp, ep: parallel sizes; ``ep`` is 1 or a multiple of ``tp``.
+        dtype: weight dtype; None for the checkpoint's.
+        kv_dtype: KV-cache dtype; None for the activations', or fp8 where the checkpoint carries KV scales.
+        compute_dtype: dtype of the products; None for the best that weights and part allow.
+
+    Raises:
+        InputError: unknown names, sizes that do not divide the model, or a dtype that the part cannot compute in.
+    """
+    try:
+        return _deploy(model, gpu, tp, pp, ep, dtype, kv_dtype, compute_dtype, _stamp(model), _stamp(gpu))
+    except TypeError as error:  # an unhashable argument
+        raise InputError(f"bad argument: {error}") from None
+
+
+def _stamp(name: str) -> float:
+    """Return the modification time of a file or folder, so that the cache forgets a file that changed; 0.0 for plain names."""
+    try:
+        path = Path(name).expanduser()
+        return max(item.stat().st_mtime for item in (path, path / "config.json") if item.exists())
+    except (OSError, ValueError, TypeError, RuntimeError):
+        return 0.0
+
+
+@lru_cache(maxsize=256)
+def _deploy(
+    model: str,
+    gpu: str,
+    tp: int,
+    pp: int,
+    ep: int,
+    dtype: str | None,
+    kv_dtype: str | None,
+    compute_dtype: str | None,
+    *_stamps: float,
+) -> Deployment:
+    architecture, model_note = load_model(model)
+    profile, choice = load_gpu(gpu)
+    notes = [note for note in (choice.note, model_note, *architecture.notes) if note]
+    activation, architecture, note = choose_dtypes(architecture, profile, dtype, choice.name)
+    notes += [note] if note else []
+    check_parallelism(architecture, tp, pp, ep)
+    if compute_dtype is not None and compute_dtype not in profile.peak_flops:
+        known = ", ".join(profile.peak_flops)
+        raise InputError(f"{profile.name} cannot compute in {compute_dtype!r}; it has {known}")
+    cache_dtype = choose_kv_dtype(kv_dtype, architecture, activation)
+    formats = {fmt for kind in architecture.kinds for fmt in layer_formats(kind)}
+    formats |= {architecture.lm_head_format, architecture.embedding_format}
+    hardware = Hardware(
+        {name: figure.value for name, figure in profile.peak_flops.items()},
+        profile.memory_bandwidth.value,
+        profile.link.bandwidth_per_direction.value,
+    )
+    per_stage = max(tp, ep)
+    if per_stage > profile.link.gpus_per_node.value:
+        notes.append(
+            f"{per_stage} GPUs per pipeline stage are more than one node of {profile.link.gpus_per_node.value:g}: "
+            "the link between nodes is not in the profile, the link within a node is used"
+        )
+    deployment = Deployment(
+        architecture=architecture,
+        profile=profile,
+        gpu=choice.name,
+        hardware=hardware,
+        tp=tp,
+        pp=pp,
+        ep=ep,
+        dtype=dtype or main_format(architecture).name,
+        activation_dtype=activation,
+        kv_dtype=cache_dtype,
+        compute_dtype=compute_dtype,
+        activation_bytes=ELEMENT_BITS[activation] / 8,
+        kv_bytes=ELEMENT_BITS[cache_dtype] / 8,
+        format_bytes={fmt: fmt.bytes_per_weight for fmt in formats},
+        layer_counts=tuple(architecture.pattern.count(index) for index in range(len(architecture.kinds))),
+        notes=tuple(notes),
+    )
+    for fmt in formats:
+        deployment.compute_dtype_of(fmt)  # refuse now what the part cannot compute
+    return deployment
+
+
+def check_parallelism(architecture: Architecture, tp: int, pp: int, ep: int) -> None:
+    """Refuse parallel sizes that the model cannot be divided by.
+
+    Raises:
+        InputError: not a positive integer; heads, widths or experts not divisible; more stages than layers.
+    """
+    for name, size in (("tp", tp), ("pp", pp), ("ep", ep)):
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise InputError(f"{name} must be a positive integer, not {size!r}")
+    name = architecture.name
+    for kind in architecture.kinds:
+        heads, kv_heads = kind.attention.query_heads, kind.attention.kv_heads
+        divides = [n for n in range(1, heads + 1) if heads % n == 0 and (n % kv_heads == 0 or kv_heads % n == 0)]
+        if tp not in divides:
+            raise InputError(
+                f"tp {tp} does not divide the {heads} query and {kv_heads} KV heads of {name}; possible: "
+                + ", ".join(map(str, divides))
+            )
+        ff = kind.feed_forward
+        widths = [ff.shared_intermediate] if ff.kind == "moe" and ep > 1 else [ff.intermediate, ff.shared_intermediate]
+        for width in widths:
+            if width % tp:
+                raise InputError(f"tp {tp} does not divide the feed-forward width {width} of {name}")
+        if ep > 1 and ff.kind == "moe" and ff.experts % ep:
+            raise InputError(f"ep {ep} does not divide the {ff.experts} experts of {name}")
+    if pp > architecture.layer_count:
+        raise InputError(f"pp {pp} is more than the {architecture.layer_count} layers of {name}")
+    if ep > 1 and all(kind.feed_forward.kind == "dense" for kind in architecture.kinds):
+        raise InputError(f"ep {ep} needs a mixture of experts; {name} is dense, so ep must be 1")
+    if ep > 1 and ep % tp:
+        raise InputError(f"ep {ep} must be 1 or a multiple of tp {tp}; the nearest is {max(tp, ep // tp * tp)}")
+
+
+def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
+    """Return the layers of each pipeline stage, as vLLM divides them: evenly, what is left over one each from the last but one backwards.
+
+    Source: ``get_pp_indices`` in vllm/distributed/utils.py.
+    """
+    sizes = [layers // stages] * stages
+    for index in range(layers % stages):
+        sizes[(stages - 2 - index) % stages] += 1
+    return tuple(sizes)

@@ -1,0 +1,28 @@
+"""What an engine does unless told otherwise. vLLM 0.32; sources: vllm/engine/arg_utils.py, ``get_batch_defaults``."""
+
+from __future__ import annotations
+
+from costmodel.deployment import Deployment
+
+GIB = 2**30
+VLLM_SERVER_BUDGETS = ((160 * GIB, 16384), (70 * GIB, 8192), (0, 2048))
+"""Default ``max_num_batched_tokens`` of ``vllm serve``: (device memory from, tokens); an A100 counts as the last row."""
+VLLM_MAX_NUM_SEQS = ((70 * GIB, 1024), (0, 256))
+"""Default ``max_num_seqs`` likewise."""
+
+
+def default_token_budget(deployment: Deployment) -> int:
+    """Return the ``max_num_batched_tokens`` that ``vllm serve`` takes by default on this GPU [tokens]."""
+    return _by_memory(deployment, VLLM_SERVER_BUDGETS)
+
+
+def default_max_num_seqs(deployment: Deployment) -> int:
+    """Return the ``max_num_seqs`` that ``vllm serve`` takes by default on this GPU [sequences]."""
+    return _by_memory(deployment, VLLM_MAX_NUM_SEQS)
+
+
+def _by_memory(deployment: Deployment, table: tuple[tuple[int, int], ...]) -> int:
+    memory = deployment.profile.memory_visible.value
+    if deployment.gpu.startswith("a100"):
+        return table[-1][1]
+    return next(value for least, value in table if memory >= least)

@@ -1,0 +1,178 @@
+"""The numbers that the equations of a step need, resolved for one model on one set of GPUs.
+
+Nothing here knows of files, names or pydantic. :func:`costmodel.deployment.build_parameters` fills these types from an
+architecture, a GPU profile and perhaps a calibration. All numbers are :data:`~costmodel.equations.numerics.Value`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from costmodel.equations.numerics import Value
+from costmodel.equations.work import Window
+
+OperatorGroup = Literal["linear", "experts", "attention", "lm_head", "elementwise", "communication", "overhead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How fast one kernel runs: t = t0 + smooth_max(FLOPs/(e_c·F), bytes/(e_b·W), p).
+
+    The defaults are the roofline: nothing lost, no launch cost, a sharp corner.
+
+    Attributes:
+        peak: F, dense peak at the kernel's compute dtype [FLOP/s].
+        bandwidth: W [B/s].
+        compute_efficiency: e_c in (0, 1].
+        bandwidth_efficiency: e_b in (0, 1].
+        launch: t0 per kernel [s].
+        sharpness: p of the smooth maximum.
+        calibrated_by: key of the calibration's operator, "" on the roofline.
+    """
+
+    peak: Value
+    bandwidth: Value
+    compute_efficiency: Value = 1
+    bandwidth_efficiency: Value = 1
+    launch: Value = 0
+    sharpness: Value = math.inf
+    calibrated_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """A weight matrix that every token (or every row of lm_head) of the step passes, in ``count`` layers.
+
+    Attributes:
+        name: operator name.
+        group: what it belongs to.
+        flops_per_token: 2·k·m·count on this GPU [FLOP].
+        weight_bytes: k·m·b_w·count, read once per step [B].
+        io_bytes_per_token: (k·b_in + m·b_a)·count, inputs and outputs [B].
+        count: kernels of this shape in a step.
+        rate: how fast it runs.
+        per_row: True if it serves R rows (lm_head) instead of N tokens.
+    """
+
+    name: str
+    group: OperatorGroup
+    flops_per_token: Value
+    weight_bytes: Value
+    io_bytes_per_token: Value
+    count: Value
+    rate: Rate
+    per_row: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertGemm:
+    """The same matrix of every routed expert. Each token passes k of E, and only the experts that some token chose are read.
+
+    Attributes:
+        name: operator name.
+        flops_per_token: 2·k·m·count·(experts per token that fall on this GPU) [FLOP].
+        weight_bytes: all experts of this GPU [B]; the fraction 1 − (1 − k/E)^(r·N) of it is read.
+        io_bytes_per_token: activations [B].
+        idle_probability: 1 − k/E, the chance that one token does not choose a given expert.
+        replicas: r, attention replicas whose tokens share these experts (expert parallelism wider than TP).
+        count: kernels of this shape in a step.
+        rate: how fast it runs.
+    """
+
+    name: str
+    flops_per_token: Value
+    weight_bytes: Value
+    io_bytes_per_token: Value
+    idle_probability: Value
+    replicas: Value
+    count: Value
+    rate: Rate
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionKernel:
+    """The attention of all layers with one window: FLOPs per (query, key) pair in prefill and per KV token in decode.
+
+    Attributes:
+        window: which of the sums of :class:`~costmodel.equations.work.Work` it uses.
+        suffix: added to the operator's name when a model has several kinds, e.g. ``.window_128``.
+        flops_per_pair: 4·h·d_h·L_w/t, or 2·h·(d_qk + d_v)·L_w/t [FLOP].
+        flops_per_kv_token: the same for one decoding query; with the latent absorbed for MLA [FLOP].
+        kv_bytes_per_token: 2·max(h_kv/t, 1)·d_h·b_kv·L_w [B].
+        count: L_w, layers.
+        prefill_rate, decode_rate: how fast the two kernels run.
+    """
+
+    window: Window
+    suffix: str
+    flops_per_pair: Value
+    flops_per_kv_token: Value
+    kv_bytes_per_token: Value
+    count: Value
+    prefill_rate: Rate
+    decode_rate: Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Communication of one kind: seconds = count·(α + bytes_per_token·N/(e·B_link)).
+
+    Attributes:
+        name: operator name.
+        count: messages per step.
+        bytes_per_token: bytes one GPU sends per token and message; the factor of the algorithm is in it [B].
+        latency: α per message [s].
+        bandwidth: B_link per direction [B/s].
+        efficiency: e in (0, 1].
+        imbalance: how much longer the busiest GPU takes, ≥ 1.
+    """
+
+    name: str
+    count: Value
+    bytes_per_token: Value
+    latency: Value
+    bandwidth: Value
+    efficiency: Value = 1
+    imbalance: Value = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Time that belongs to no kernel: L·t_layer + t_step, apart for CUDA-graph decode steps and eager mixed steps [s].
+
+    ``graph_multiple`` pads the batch of a pure decode step to a multiple of this many tokens (1: no padding).
+    """
+
+    graph: Value = 0
+    """Seconds added to a step without prefill."""
+    eager: Value = 0
+    """Seconds added to a step with prefill."""
+    graph_multiple: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """Norms, activations and residual adds: bytes_per_token·N/(e_b·W) + launch. Calibrated rung only."""
+
+    bytes_per_token: Value
+    bandwidth: Value
+    launch: Value = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Everything one step's equations need, per GPU."""
+
+    gemms: tuple[Gemm, ...]
+    experts: tuple[ExpertGemm, ...]
+    attention: tuple[AttentionKernel, ...]
+    transfers: tuple[Transfer, ...] = ()
+    elementwise: Elementwise | None = None
+    overheads: Overheads | None = None
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """The distinct windows of the model's layers."""
+        return tuple(kernel.window for kernel in self.attention)

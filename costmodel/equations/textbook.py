@@ -1,0 +1,71 @@
+"""The textbook rung: the arithmetic of the lesson, weights ÷ bandwidth and FLOPs ÷ peak, nothing else.
+
+It leaves out the KV cache, so its decode step is below the physical floor (the roofline rung).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costmodel.equations.numerics import Value, minimum
+from costmodel.equations.work import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Textbook:
+    """What the textbook arithmetic needs.
+
+    Attributes:
+        weight_bytes: P·b, all weights [B].
+        active_parameters: P that a token passes (all of them in a dense model).
+        attention: per window, h·d_h·L_w: width of the queries summed over the layers of that window.
+        peak: F [FLOP/s].
+        bandwidth: W [B/s].
+        gpus: GPUs that share every layer; work and weights divide by it.
+    """
+
+    weight_bytes: Value
+    active_parameters: Value
+    attention: tuple[tuple[Window, Value], ...]
+    peak: Value
+    bandwidth: Value
+    gpus: Value = 1
+
+
+def textbook_decode(model: Textbook) -> Value:
+    """Return the time of a decode step: P·b/W [s]."""
+    return model.weight_bytes / (model.bandwidth * model.gpus)
+
+
+def textbook_linear(model: Textbook, tokens: Value) -> Value:
+    """Return the time of the matrix products for n tokens: 2·P·n/F [s]."""
+    return 2 * model.active_parameters * tokens / (model.peak * model.gpus)
+
+
+def textbook_attention(model: Textbook, tokens: Value, cached: Value = 0) -> Value:
+    """Return the time of causal attention: 2·n²·h·d_h·L/F, the causal half of 4·n²·h·d_h·L [s].
+
+    A chunk of q tokens after c cached ones costs its share, 2·((c + q)² − c²)·h·d_h·L/F. In a window w the triangle is cut off
+    where a query would see more than w keys.
+    """
+    total: Value = None
+    for window, width in model.attention:
+        area = _causal_area(cached + tokens, window)
+        if not (isinstance(cached, (int, float)) and cached == 0):
+            area = area - _causal_area(cached, window)
+        term = 4 * area * width / (model.peak * model.gpus)
+        total = term if total is None else total + term
+    return total
+
+
+def textbook_prefill(model: Textbook, tokens: Value, cached: Value = 0) -> Value:
+    """Return the time to prefill n tokens: 2·P·n/F + 2·n²·h·d_h·L/F [s]."""
+    return textbook_linear(model, tokens) + textbook_attention(model, tokens, cached)
+
+
+def _causal_area(tokens: Value, window: Window) -> Value:
+    """Return ∫₀ⁿ min(x, w) dx: n²/2, or n·w − w²/2 beyond the window."""
+    if window is None:
+        return tokens * tokens / 2
+    inside = minimum(tokens, window)
+    return inside * inside / 2 + (tokens - inside) * window

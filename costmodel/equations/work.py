@@ -1,0 +1,118 @@
+"""What one engine step has to do, as the few sums that its cost depends on.
+
+A step serves sequences i with q_i new tokens and c_i cached tokens. Prefill chunks and decoding sequences are kept apart,
+because different kernels serve them. All sums are :data:`~costmodel.equations.numerics.Value`: floats, arrays or symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from costmodel.equations.numerics import Value, maximum, minimum
+
+Window = int | None
+"""Width of a sliding window in tokens, the query itself included; None for full attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Part of a prompt that is prefilled in one step."""
+
+    tokens: Value
+    """q, new tokens; 0 for no chunk at all."""
+    cached: Value = 0
+    """c, tokens of the same sequence that are in the KV cache already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decodes:
+    """Sequences that each decode one token at the same context."""
+
+    count: Value
+    context: Value
+    """Tokens in the KV cache before the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The sums of one step.
+
+    Attributes:
+        tokens: N = Σ q_i [tokens].
+        rows: R, sequences scheduled = rows through lm_head (also for partial chunks, as vLLM does) [rows].
+        prefills: prefill chunks in the step.
+        decodes: D, decoding sequences.
+        pairs: A_w per window, attended (query, key) pairs of all prefill chunks [pairs].
+        prefill_kv: C_p per window, KV tokens that the prefill chunks read, their own included [tokens].
+        decode_kv: C_w per window, KV tokens that the decoding sequences read, their own included [tokens].
+    """
+
+    tokens: Value
+    rows: Value
+    prefills: Value
+    decodes: Value
+    pairs: dict[Window, Value]
+    prefill_kv: dict[Window, Value]
+    decode_kv: dict[Window, Value]
+
+
+def attended_pairs(tokens: Value, cached: Value, window: Window = None) -> Value:
+    """Return the (query, key) pairs that a causal chunk attends: Σ_{j=1…q} min(c + j, w).
+
+    Full attention: q·c + q(q + 1)/2. In a window w, with s = min(max(w − c, 0), q) queries that still see everything before them:
+    s·c + s(s + 1)/2 + (q − s)·w.
+
+    Args:
+        tokens: q, queries in the chunk [tokens].
+        cached: c, keys before the chunk [tokens].
+        window: w [tokens]; None for full attention.
+    """
+    if window is None:
+        return tokens * cached + tokens * (tokens + 1) / 2
+    growing = minimum(maximum(window - cached, 0), tokens)
+    return growing * cached + growing * (growing + 1) / 2 + (tokens - growing) * window
+
+
+def chunk_kv(tokens: Value, cached: Value, window: Window = None) -> Value:
+    """Return the KV tokens that a chunk reads: c + q, or min(c, w − 1) + q in a window; 0 for an empty chunk."""
+    reached = cached if window is None else minimum(cached, window - 1)
+    return (reached + tokens) * minimum(tokens, 1)
+
+
+def decode_kv(decodes: Decodes, window: Window = None) -> Value:
+    """Return the KV tokens that decoding sequences read: count·min(context + 1, w)."""
+    seen = decodes.context + 1
+    return decodes.count * (seen if window is None else minimum(seen, window))
+
+
+def make_work(
+    chunks: Sequence[Chunk] = (), decodes: Sequence[Decodes] = (), windows: Iterable[Window] = (None,)
+) -> Work:
+    """Sum the work of one step.
+
+    Args:
+        chunks: prefill chunks in the step.
+        decodes: groups of decoding sequences.
+        windows: the windows that the model's layers have (:attr:`Parameters.windows`).
+
+    Returns:
+        The sums, with one entry per window.
+    """
+    prefilled = _total(chunk.tokens for chunk in chunks)
+    prefills = _total(minimum(chunk.tokens, 1) for chunk in chunks)
+    decoding = _total(group.count for group in decodes)
+    pairs, prefill_kv, read_kv = {}, {}, {}
+    for window in windows:
+        pairs[window] = _total(attended_pairs(chunk.tokens, chunk.cached, window) for chunk in chunks)
+        prefill_kv[window] = _total(chunk_kv(chunk.tokens, chunk.cached, window) for chunk in chunks)
+        read_kv[window] = _total(decode_kv(group, window) for group in decodes)
+    return Work(prefilled + decoding, prefills + decoding, prefills, decoding, pairs, prefill_kv, read_kv)
+
+
+def _total(terms: Iterable[Value]) -> Value:
+    """Return the sum of ``terms``, 0 if there are none."""
+    total: Value = None
+    for term in terms:
+        total = term if total is None else total + term
+    return 0 if total is None else total

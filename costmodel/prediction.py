@@ -1,0 +1,267 @@
+"""``predict``: the three rungs, the spike and who sees it, for one configuration, as a frozen document."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from functools import lru_cache
+from pathlib import Path
+
+from costmodel.architecture.counts import active_parameters, kv_bytes_per_token, total_parameters
+from costmodel.building import build_parameters, build_textbook
+from costmodel.certainty import calibration_warnings, intervals
+from costmodel.checks import positive, whole
+from costmodel.deployment import Deployment, deploy
+from costmodel.documents import (
+    Doubling,
+    EngineInfo,
+    GpuInfo,
+    MemoryInfo,
+    ModelInfo,
+    PipelineInfo,
+    Prediction,
+    Rung,
+    Rungs,
+    Spike,
+    Workload,
+)
+from costmodel.dtypes import main_format
+from costmodel.engine import default_token_budget
+from costmodel.equations.parameters import Parameters
+from costmodel.equations.rates import CalibratedRates
+from costmodel.equations.step import step_operators, step_times
+from costmodel.equations.textbook import Textbook
+from costmodel.equations.work import Chunk, Decodes, make_work
+from costmodel.hardware.calibration import Calibration, read_calibration
+from costmodel.hardware.errors import InputError
+from costmodel.memory import Memory, memory_of, stage_patterns, stored_weight_bytes
+from costmodel.rungs import Load, mixed_seconds, step_rung, textbook_rung, textbook_seconds, total_seconds
+from costmodel.spike import chunk_room, longest, mixed_steps, mixed_work, visibility
+
+
+def predict(
+    prompt: int = 8000,
+    gpu: str = "h100",
+    model: str = "Llama-3.1-8B",
+    *,
+    streams: int = 32,
+    context: int = 500,
+    chunk: int | str | None = None,
+    every: float = 10.0,
+    prompts: int = 1,
+    dtype: str | None = None,
+    kv_dtype: str | None = None,
+    compute_dtype: str | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    params: float | None = None,
+    calibration: str | Path | Calibration | None = None,
+) -> Prediction:
+    """Predict step times, the spike of a long prompt, and who sees it.
+
+    Args:
+        prompt: tokens of the long prompt.
+        gpu: part, alias, or path of a profile.
+        model: preset, ``config.json``, folder, or name in the local Hugging Face cache.
+        streams: sequences that are decoding when the prompt arrives.
+        context: tokens each of them has in the KV cache.
+        chunk: token budget per step (``max_num_batched_tokens``); ``"engine"`` for vLLM's default on this GPU; None for one step.
+        every: seconds between such prompts.
+        prompts: prompts that arrive together.
+        dtype, kv_dtype, compute_dtype: number formats of weights, KV cache and products; None follows checkpoint and part.
+        tp, pp, ep: tensor-, pipeline- and expert-parallel sizes.
+        params: P for the textbook rung, e.g. 8e9.
+        calibration: fitted factors of this GPU: a file or a :class:`Calibration`.
+
+    Returns:
+        The frozen document ``costmodel.prediction/1``; all times in seconds.
+
+    Raises:
+        InputError: a name, number or combination that cannot be; the message names the nearest valid choice.
+    """
+    deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype)
+    budget = default_token_budget(deployment) if chunk == "engine" else chunk
+    load = Load(
+        whole(prompt, "prompt", 1),
+        whole(prompts, "prompts", 1, 100_000),
+        whole(streams, "streams", 1, 1_000_000),
+        whole(context, "context", 0),
+        None if budget is None else whole(budget, "chunk", 1),
+        positive(every, "every"),
+    )
+    if params is not None:
+        params = positive(params, "params")
+    fitted = _find_calibration(calibration, deployment)
+    parameters, info = _static(deployment)
+    rung_parameters = {"roofline": parameters}
+    rates = CalibratedRates(fitted) if fitted else None
+    if rates is not None:
+        rung_parameters["calibrated"] = build_parameters(deployment, rates)
+    textbook = build_textbook(deployment, params)
+    rungs = {name: step_rung(each, load) for name, each in rung_parameters.items()}
+    headline = "calibrated" if fitted else "roofline"
+    spike = _spike(rung_parameters[headline], load, rungs[headline])
+    memory = memory_of(
+        deployment, load.streams, load.context, load.prompt, load.prompts, load.budget or load.one_step_budget
+    )
+    engine = _engine(deployment, load)
+    warnings = [*_warnings(deployment, load, spike, memory), *calibration_warnings(rates, rungs)]
+    return Prediction(
+        model=info,
+        gpu=GpuInfo(name=deployment.profile.name, profile=deployment.gpu, count=deployment.gpus),
+        workload=_workload(deployment, load),
+        headline=headline,
+        rungs=Rungs(textbook=textbook_rung(textbook, load), **rungs),
+        spike=spike,
+        doubling=_doubling(textbook, rung_parameters[headline], load, rungs[headline]),
+        memory=MemoryInfo(**asdict(memory)),
+        engine=engine,
+        pipeline=_pipeline(deployment, load),
+        calibration=fitted.name if fitted else None,
+        intervals=intervals(fitted, rung_parameters, load) if fitted else None,
+        notes=deployment.notes,
+        warnings=tuple(warnings),
+    )
+
+
+@lru_cache(maxsize=64)
+def _read_cached(path: Path, _stamp: float) -> Calibration:
+    return read_calibration(path)
+
+
+def _find_calibration(given: str | Path | Calibration | None, deployment: Deployment) -> Calibration | None:
+    """Return the calibration to use, refusing one of another part."""
+    if given is None or isinstance(given, Calibration):
+        calibration = given
+    else:
+        path = Path(given).expanduser()
+        calibration = _read_cached(path, path.stat().st_mtime if path.exists() else 0.0)
+    if calibration is not None and calibration.gpu not in (deployment.gpu, deployment.profile.name):
+        raise InputError(
+            f"calibration {calibration.name!r} is for {calibration.gpu}, but the GPU is {deployment.gpu}; "
+            f"use --gpu {calibration.gpu}"
+        )
+    return calibration
+
+
+@lru_cache(maxsize=256)
+def _static(deployment: Deployment) -> tuple[Parameters, ModelInfo]:
+    """Return what depends on the deployment alone, so that a second prediction is quick."""
+    architecture = deployment.architecture
+    info = ModelInfo(
+        name=architecture.name,
+        total_parameters=total_parameters(architecture),
+        active_parameters=active_parameters(architecture),
+        kv_bytes_per_token=int(kv_bytes_per_token(architecture, deployment.kv_bytes)),
+        layers=architecture.layer_count,
+        weights_bytes=round(stored_weight_bytes(deployment)),
+    )
+    return build_parameters(deployment), info
+
+
+def _spike(parameters: Parameters, load: Load, rung: Rung) -> Spike:
+    room = chunk_room(load.budget, load.streams)
+    duration, steps = _mixed_sum(parameters, load, room)
+    seen = visibility(duration, steps, rung.decode_step_s, load.every)
+    return Spike(
+        chunks=steps,
+        height_s=rung.spike_s,
+        duration_s=duration,
+        gaps_per_period=seen.gaps,
+        fraction_of_gaps=seen.fraction,
+        overload=seen.overload,
+        moves=seen.moves,
+    )
+
+
+def _mixed_sum(parameters: Parameters, load: Load, room: int | None) -> tuple[float, int]:
+    """Return Σ T_mixed and the number of mixed steps; many chunks of one prompt are summed as arrays."""
+    if room is None or load.prompts > 1 or load.prompt <= 256 * room:
+        times = [mixed_seconds(parameters, load, chunks) for chunks in mixed_steps(load.prompt, load.prompts, room)]
+        return sum(times), len(times)
+    import numpy as np
+
+    steps = sum(1 for _ in mixed_steps(load.prompt, 1, room))
+    cached = np.arange(steps, dtype=float) * room
+    chunk = Chunk(np.minimum(room, load.prompt - cached), cached)
+    times = step_times(parameters, mixed_work([chunk], load.streams, load.context, parameters.windows)).total
+    return float(times.sum()), steps
+
+
+def _doubling(textbook: Textbook, parameters: Parameters, load: Load, rung: Rung) -> Doubling:
+    doubled = replace(load, prompt=2 * load.prompt)
+    _, spike = longest(doubled.candidates(), lambda chunks: mixed_seconds(parameters, load, chunks))
+    _, once = longest(load.candidates(), lambda chunks: textbook_seconds(textbook, chunks))
+    _, twice = longest(doubled.candidates(), lambda chunks: textbook_seconds(textbook, chunks))
+    return Doubling(
+        prompt_tokens=doubled.prompt, spike_s=spike, ratio=spike / rung.spike_s, textbook_ratio=twice / once
+    )
+
+
+def _workload(deployment: Deployment, load: Load) -> Workload:
+    return Workload(
+        prompt_tokens=load.prompt,
+        prompts=load.prompts,
+        streams=load.streams,
+        context_tokens=load.context,
+        chunk_tokens=load.budget,
+        every_s=load.every,
+        dtype=deployment.dtype,
+        kv_dtype=deployment.kv_dtype,
+        compute_dtype=deployment.compute_dtype_of(main_format(deployment.architecture)),
+        tensor_parallel=deployment.tp,
+        pipeline_parallel=deployment.pp,
+        expert_parallel=deployment.ep,
+    )
+
+
+def _engine(deployment: Deployment, load: Load) -> EngineInfo:
+    budget = default_token_budget(deployment)
+    room = max(budget - load.streams, 1)
+    return EngineInfo(
+        name="vLLM",
+        max_num_batched_tokens=budget,
+        splits_prompt=load.one_step_budget > budget,
+        chunks=-(-load.prompt * load.prompts // room),
+        one_step_budget=load.one_step_budget,
+    )
+
+
+def _pipeline(deployment: Deployment, load: Load) -> PipelineInfo | None:
+    """Return the stages of a pipeline and the decode time of the slowest; None without one."""
+    if deployment.pp == 1:
+        return None
+    seconds, patterns = [], stage_patterns(deployment)
+    for index, pattern in enumerate(patterns):
+        counts = tuple(pattern.count(kind) for kind in range(len(deployment.architecture.kinds)))
+        parameters = build_parameters(replace(deployment, layer_counts=counts, pp=1))
+        if index < len(patterns) - 1:
+            parameters = replace(parameters, gemms=tuple(gemm for gemm in parameters.gemms if not gemm.per_row))
+        work = make_work(decodes=[Decodes(load.streams, load.context)], windows=parameters.windows)
+        seconds.append(total_seconds(step_operators(parameters, work)))
+    return PipelineInfo(layers=tuple(map(len, patterns)), slowest_stage_decode_s=max(seconds))
+
+
+def _warnings(deployment: Deployment, load: Load, spike: Spike, memory: Memory) -> list[str]:
+    gib, found = 2**30, []
+    if memory.kv_available_bytes <= 0:
+        found.append(
+            f"does not fit: weights of {memory.weights_bytes / gib:.1f} GiB per GPU leave no room for a KV cache in "
+            f"{memory.usable_bytes / gib:.1f} GiB; use more GPUs (--tp) or fewer bytes per weight (--dtype)"
+        )
+    elif not memory.fits:
+        found.append(
+            f"does not fit: the workload needs {memory.kv_needed_bytes / gib:.1f} GiB of KV cache per GPU, "
+            f"{memory.kv_available_bytes / gib:.1f} GiB are free ({memory.kv_tokens:,} tokens)"
+        )
+    if spike.overload:
+        found.append(
+            f"overload: the mixed steps of one injection take {spike.duration_s:.3g} s, but the next comes after {load.every:g} s"
+        )
+    limit = deployment.architecture.max_positions
+    longest_sequence = max(load.prompt, load.context + 1)
+    if limit and longest_sequence > limit:
+        found.append(
+            f"{longest_sequence:,} tokens are more than the {limit:,} that {deployment.architecture.name} allows"
+        )
+    return found

@@ -1,0 +1,111 @@
+"""One rung of a prediction: the decode step, the prompts alone, and the longest mixed step, with their operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from costmodel.documents import Operator, Rung
+from costmodel.equations.parameters import Parameters
+from costmodel.equations.step import OperatorTime, step_operators
+from costmodel.equations.textbook import Textbook, textbook_attention, textbook_decode, textbook_linear
+from costmodel.equations.work import Chunk, Decodes, make_work
+from costmodel.spike import chunk_room, longest, mixed_work, tallest_candidates
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The workload of a prediction, checked."""
+
+    prompt: int
+    prompts: int
+    streams: int
+    context: int
+    budget: int | None
+    every: float
+
+    @property
+    def one_step_budget(self) -> int:
+        """Token budget that takes all prompts in one step beside the streams."""
+        return self.prompt * self.prompts + self.streams
+
+    def candidates(self) -> list[list[Chunk]]:
+        """The mixed steps among which the longest one is."""
+        return tallest_candidates(self.prompt, self.prompts, chunk_room(self.budget, self.streams))
+
+
+def textbook_rung(textbook: Textbook, load: Load) -> Rung:
+    """Return the textbook rung: decode by bandwidth, prefill by FLOPs, the spike as the prefill of the longest chunk alone."""
+    decode = textbook_decode(textbook)
+    linear = textbook_linear(textbook, load.prompt * load.prompts)
+    attention = textbook_attention(textbook, load.prompt) * load.prompts
+    chunks, spike = longest(load.candidates(), lambda chunks: textbook_seconds(textbook, chunks))
+    gpus = textbook.gpus
+    spike_linear = textbook_linear(textbook, sum(chunk.tokens for chunk in chunks))
+    spike_attention = spike - spike_linear
+    return Rung(
+        decode_step_s=decode,
+        prefill_s=linear + attention,
+        prefill_linear_s=linear,
+        prefill_attention_s=attention,
+        spike_s=spike,
+        spike_ratio=spike / decode,
+        operators=(
+            Operator(
+                name="linear", flops=spike_linear * textbook.peak, bytes=0.0, time_s=spike_linear, bound="compute"
+            ),
+            Operator(
+                name="attention",
+                flops=spike_attention * textbook.peak,
+                bytes=0.0,
+                time_s=spike_attention,
+                bound="compute",
+            ),
+        ),
+        decode_operators=(
+            Operator(name="weights", flops=0.0, bytes=textbook.weight_bytes / gpus, time_s=decode, bound="memory"),
+        ),
+    )
+
+
+def step_rung(parameters: Parameters, load: Load) -> Rung:
+    """Return a rung of operator counts: the decode step, the prompts alone, and the longest mixed step."""
+    windows = parameters.windows
+    decode = step_operators(parameters, make_work(decodes=[Decodes(load.streams, load.context)], windows=windows))
+    alone = step_operators(parameters, make_work([Chunk(load.prompt)] * load.prompts, windows=windows))
+    chunks, spike = longest(load.candidates(), lambda chunks: mixed_seconds(parameters, load, chunks))
+    decode_s = total_seconds(decode)
+    return Rung(
+        decode_step_s=decode_s,
+        prefill_s=total_seconds(alone),
+        prefill_linear_s=sum(item.seconds for item in alone if item.group in ("linear", "experts")),
+        prefill_attention_s=sum(item.seconds for item in alone if item.group == "attention"),
+        spike_s=spike,
+        spike_ratio=spike / decode_s,
+        operators=_operators(step_operators(parameters, mixed_work(chunks, load.streams, load.context, windows))),
+        decode_operators=_operators(decode),
+    )
+
+
+def total_seconds(operators: list[OperatorTime[float]]) -> float:
+    """Return the time of a step: its operators add up [s]."""
+    return sum(operator.seconds for operator in operators)
+
+
+def _operators(operators: list[OperatorTime[Any]]) -> tuple[Operator, ...]:
+    return tuple(
+        Operator(name=item.name, flops=item.flops, bytes=item.bytes, time_s=item.seconds, bound=item.bound)
+        for item in operators
+    )
+
+
+def textbook_seconds(textbook: Textbook, chunks: list[Chunk]) -> float:
+    """Return the textbook time of prefilling these chunks [s]."""
+    attention = sum(textbook_attention(textbook, chunk.tokens, chunk.cached) for chunk in chunks)
+    return float(textbook_linear(textbook, sum(chunk.tokens for chunk in chunks)) + attention)
+
+
+def mixed_seconds(parameters: Parameters, load: Load, chunks: list[Chunk]) -> float:
+    """Return the time of a mixed step: these chunks beside the streams of the load [s]."""
+    work = mixed_work(chunks, load.streams, load.context, parameters.windows)
+    return total_seconds(step_operators(parameters, work))

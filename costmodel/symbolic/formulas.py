@@ -1,0 +1,235 @@
+"""The formulas of a deployment: decode step, prefill, mixed step and spike, on any rung, with the value of every symbol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import sympy
+
+from costmodel.architecture.counts import total_parameters
+from costmodel.architecture.types import Architecture
+from costmodel.building import build_parameters, build_textbook
+from costmodel.deployment import Deployment
+from costmodel.documents import RungName
+from costmodel.equations.rates import CalibratedRates, DatasheetRates, RateSource
+from costmodel.equations.step import OperatorTime, step_operators
+from costmodel.equations.textbook import Textbook, textbook_attention, textbook_decode, textbook_linear
+from costmodel.equations.work import Chunk, Decodes, Window, Work, make_work
+from costmodel.hardware.calibration import FORMS, Calibration
+from costmodel.hardware.errors import InputError
+from costmodel.symbolic.deployment import symbolic_deployment
+from costmodel.symbolic.functions import HELPERS
+from costmodel.symbolic.nomenclature import symbol
+
+FormulaName = Literal["decode", "prefill", "mixed", "spike"]
+FORMULA_NAMES: tuple[FormulaName, ...] = ("decode", "prefill", "mixed", "spike")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One operator's share of a formula."""
+
+    name: str
+    expression: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A time as a formula.
+
+    Attributes:
+        name: which time.
+        rung: which rung.
+        terms: operators; the formula is their sum [s].
+        values: the number of every symbol in it.
+    """
+
+    name: FormulaName
+    rung: RungName
+    terms: tuple[Term, ...]
+    values: Mapping[Any, float]
+
+    @property
+    def expression(self) -> Any:
+        """Σ terms [s]."""
+        return sympy.Add(*(term.expression for term in self.terms))
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Its symbols, in the order of the nomenclature."""
+        free = self.expression.free_symbols
+        return tuple(item for item in self.values if item in free)
+
+    def evaluate(self, **changed: float) -> float:
+        """Return its value in seconds, with some symbols (by name) changed."""
+        arguments = self.arguments
+        function = sympy.lambdify(arguments, self.expression, modules=[HELPERS, "math"])
+        return float(function(*(float(changed.get(str(item), self.values[item])) for item in arguments)))
+
+
+def formula(
+    deployment: Deployment,
+    name: FormulaName,
+    rung: RungName = "roofline",
+    *,
+    prompt: int = 8000,
+    streams: int = 32,
+    context: int = 500,
+    budget: int | None = None,
+    params: float | None = None,
+    calibration: Calibration | None = None,
+) -> Formula:
+    """Return one time of a deployment as a formula.
+
+    Args:
+        deployment: model and part.
+        name: ``decode`` (D sequences at context c), ``prefill`` (a prompt of n tokens alone), ``mixed`` (a chunk of q tokens after s
+            cached ones beside D sequences), ``spike`` (the whole prompt in one step beside D sequences, or with a token budget m the
+            longest of its chunks).
+        rung: ``textbook``, ``roofline`` or ``calibrated``.
+        prompt, streams, context, budget: n, D, c, m as numbers.
+        params: P of the textbook rung.
+        calibration: for the calibrated rung.
+
+    Raises:
+        InputError: unknown formula or rung, or a calibrated rung without calibration.
+    """
+    if name not in FORMULA_NAMES:
+        raise InputError(f"unknown formula {name!r}; known: {', '.join(FORMULA_NAMES)}")
+    chunk, load_values = _chunk(name, prompt, streams, budget)
+    load_values = {symbol("D"): float(streams), symbol("c"): float(context), **load_values}
+    if rung == "textbook":
+        textbook, values = symbolic_textbook(deployment, params)
+        return Formula(name, rung, _textbook_terms(textbook, name, chunk), {**load_values, **values})
+    symbolic, values = symbolic_deployment(deployment)
+    rates: RateSource = DatasheetRates()
+    if rung == "calibrated":
+        if calibration is None:
+            raise InputError("the calibrated rung needs a calibration (--calibration FILE)")
+        rates, fitted = _symbolic_rates(calibration)
+        values |= fitted
+    parameters = build_parameters(symbolic, rates)
+    work = _work(name, chunk, parameters.windows)
+    terms = tuple(_term(operator) for operator in step_operators(parameters, work))
+    return Formula(name, rung, terms, {**load_values, **values})
+
+
+def symbolic_textbook(deployment: Deployment, params: float | None = None) -> tuple[Textbook, dict[Any, float]]:
+    """Return the textbook rung with symbols: P, b, h, d_h, L (per window), F, W."""
+    numbers = build_textbook(deployment, params)
+    total = numbers.active_parameters
+    parameters, width, peak, bandwidth = symbol("P"), symbol("b"), symbol("F"), symbol("W")
+    values: dict[Any, float] = {parameters: total, width: numbers.weight_bytes / total}
+    stored: Any = parameters * width
+    if _is_mixture(deployment.architecture):
+        active, parameters = symbol("P_a"), symbol("P_a")
+        whole = symbol("P")
+        stored = whole * width
+        share = numbers.active_parameters
+        all_parameters = total_parameters(deployment.architecture)
+        values = {whole: all_parameters, active: share, width: numbers.weight_bytes / all_parameters}
+    attention: list[tuple[Window, Any]] = []
+    many = len(numbers.attention) > 1
+    for index, (window, summed) in enumerate(numbers.attention, start=1):
+        kinds = [
+            (kind, count)
+            for kind, count in zip(deployment.architecture.kinds, deployment.layer_counts, strict=True)
+            if kind.attention.window == window
+        ]
+        heads, layers = kinds[0][0].attention.query_heads, sum(count for _, count in kinds)
+        names = [f"{base}_{index}" if many else base for base in ("L", "h", "d_h")]
+        symbols = [symbol(item) for item in names]
+        values |= dict(zip(symbols, (layers, heads, summed / (layers * heads)), strict=True))
+        attention.append((window, sympy.Mul(*symbols)))
+    values |= {peak: numbers.peak, bandwidth: numbers.bandwidth}
+    gpus: Any = 1
+    if numbers.gpus != 1:
+        gpus = symbol("t")
+        values[gpus] = numbers.gpus
+    return Textbook(stored, parameters, tuple(attention), peak, bandwidth, gpus), values
+
+
+def _is_mixture(architecture: Architecture) -> bool:
+    return any(kind.feed_forward.kind == "moe" for kind in architecture.kinds)
+
+
+def _chunk(name: FormulaName, prompt: int, streams: int, budget: int | None) -> tuple[Chunk | None, dict[Any, float]]:
+    """Return the chunk of a formula in symbols, and the numbers of its symbols."""
+    n, q, s, m, decoding = (symbol(item) for item in ("n", "q", "s", "m", "D"))
+    if name == "decode":
+        return None, {}
+    if name == "mixed":
+        return Chunk(q, s), {q: float(prompt if budget is None else min(budget - streams, prompt)), s: 0.0}
+    if name == "prefill" or budget is None or prompt <= budget - streams:
+        return Chunk(n), {n: float(prompt)}
+    room = m - decoding
+    full = prompt // (budget - streams)
+    return Chunk(room, (sympy.floor(n / room) - 1) * room if full > 1 else 0), {n: float(prompt), m: float(budget)}
+
+
+def _work(name: FormulaName, chunk: Chunk | None, windows: tuple[Window, ...]) -> Work:
+    decodes = [] if name == "prefill" else [Decodes(symbol("D"), symbol("c"))]
+    return make_work([] if chunk is None else [_present(chunk)], decodes, windows)
+
+
+def _present(chunk: Chunk) -> Chunk:
+    """Return the chunk with its token count known to be at least one (m > D is checked where numbers are)."""
+    tokens = chunk.tokens
+    if tokens.is_Symbol:
+        return chunk
+    return Chunk(_Positive(tokens), chunk.cached)
+
+
+class _Positive(sympy.Function):  # type: ignore[misc]
+    """Marks an expression as a positive integer so that min(q, 1) is 1; replaced by its argument afterwards."""
+
+    is_integer = True
+    is_positive = True
+    is_finite = True
+
+
+def _term(operator: OperatorTime[Any]) -> Term:
+    expression = sympy.sympify(operator.seconds)
+    expression = expression.replace(_Positive, lambda inner: inner)
+    return Term(operator.name, expression)
+
+
+def _textbook_terms(model: Textbook, name: FormulaName, chunk: Chunk | None) -> tuple[Term, ...]:
+    if chunk is None:
+        return (Term("weights", textbook_decode(model)),)
+    return (
+        Term("linear", textbook_linear(model, chunk.tokens)),
+        Term("attention", textbook_attention(model, chunk.tokens, chunk.cached)),
+    )
+
+
+def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, float]]:
+    """Return rates whose fitted factors are symbols, e.g. ``e_c_gemm_bf16``, and their values."""
+    values: dict[Any, float] = {}
+    names = {
+        "compute_efficiency": "e_c",
+        "bandwidth_efficiency": "e_b",
+        "launch_s": "t_0",
+        "sharpness": "p",
+        "passes": "kappa",
+        "latency_s": "alpha",
+        "latency_per_log2_s": "alpha",
+        "per_layer_s": "t_layer",
+        "per_step_s": "t_step",
+    }
+
+    def number(key: str, name: str) -> Any:
+        value = calibration.operators[key].number(name)
+        form = calibration.operators[key].form
+        if name not in calibration.operators[key].parameters and value == FORMS[form][name][0]:
+            return value if value != 1.0 else 1
+        if name not in names or value == 0:
+            return value
+        suffix = "_log2" if name == "latency_per_log2_s" else ""
+        made = symbol(f"{names[name]}_{key.replace('.', '_')}{suffix}")
+        values[made] = value
+        return made
+
+    return CalibratedRates(calibration, number), values

@@ -1,0 +1,100 @@
+"""The symbols of the equations: name, LaTeX, unit, meaning. The table in the docs is made from this one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One symbol."""
+
+    name: str
+    latex: str
+    unit: str
+    meaning: str
+    integer: bool = False
+    may_be_zero: bool = False
+
+    @property
+    def symbol(self) -> Any:
+        """The SymPy symbol: positive (or non-negative), integer where it counts things."""
+        sign = {"nonnegative": True} if self.may_be_zero else {"positive": True}
+        return sympy.Symbol(self.name, **sign, **({"integer": True} if self.integer else {}))
+
+
+ENTRIES = (
+    Entry("n", "n", "tokens", "tokens of the prompt", integer=True),
+    Entry("q", "q", "tokens", "tokens of one prefill chunk", integer=True),
+    Entry(
+        "s",
+        "s",
+        "tokens",
+        "tokens of the same prompt that earlier chunks put into the cache",
+        integer=True,
+        may_be_zero=True,
+    ),
+    Entry("m", "m", "tokens", "token budget per step (max_num_batched_tokens)", integer=True),
+    Entry("N", "N", "tokens", "tokens of a step, Σ qᵢ", integer=True),
+    Entry("R", "R", "rows", "sequences in a step = rows through lm_head", integer=True),
+    Entry("D", "D", "sequences", "decoding sequences (streams)", integer=True),
+    Entry("c", "c", "tokens", "context of a decoding sequence", integer=True, may_be_zero=True),
+    Entry("A_w", "A_w", "pairs", "attended (query, key) pairs in layers of window w"),
+    Entry("C_w", "C_w", "tokens", "KV tokens that decoding sequences read in layers of window w"),
+    Entry("C_p", "C_p", "tokens", "KV tokens that prefill chunks read"),
+    Entry("P", "P", "parameters", "parameters of the model (of a mixture of experts: those a token passes, P_a)"),
+    Entry("P_a", "P_a", "parameters", "active parameters of a mixture of experts"),
+    Entry("b", "b", "B", "bytes per weight, averaged over the model"),
+    Entry("L", "L", "layers", "layers (L_1, L_2 …: layers of each kind)", integer=True),
+    Entry("d", "d", "–", "hidden size", integer=True),
+    Entry("h", "h", "heads", "query heads", integer=True),
+    Entry("h_kv", "h_{kv}", "heads", "KV heads", integer=True),
+    Entry("d_h", "d_h", "–", "head dimension (query and key)", integer=True),
+    Entry("d_v", "d_v", "–", "value head dimension where it differs from d_h", integer=True),
+    Entry("r_q", "r_q", "–", "MLA: query rank (q_lora_rank)", integer=True),
+    Entry("r_kv", "r_{kv}", "–", "MLA: latent rank (kv_lora_rank)", integer=True),
+    Entry("d_r", "d_r", "–", "MLA: rotary head dimension", integer=True),
+    Entry("d_ff", "d_{ff}", "–", "feed-forward width", integer=True),
+    Entry("d_e", "d_e", "–", "width of one routed expert", integer=True),
+    Entry("d_s", "d_s", "–", "width of the shared experts", integer=True),
+    Entry("E", "E", "experts", "routed experts", integer=True),
+    Entry("k", "k", "experts", "experts per token", integer=True),
+    Entry("V", "V", "entries", "vocabulary", integer=True),
+    Entry("b_w", "b_w", "B", "bytes per weight of a module, scales included"),
+    Entry("b_a", "b_a", "B", "bytes per activation"),
+    Entry("b_kv", "b_{kv}", "B", "bytes per KV-cache element"),
+    Entry("F", "F", "FLOP/s", "dense peak at the operator's compute dtype"),
+    Entry("W", "W", "B/s", "memory bandwidth"),
+    Entry("B_link", "B_{link}", "B/s", "link bandwidth per direction"),
+    Entry("t", "t", "GPUs", "tensor-parallel size", integer=True),
+    Entry("e_c", "e_c", "–", "compute efficiency in (0, 1], fitted"),
+    Entry("e_b", "e_b", "–", "bandwidth efficiency in (0, 1], fitted"),
+    Entry("t_0", "t_0", "s", "launch time of a kernel, fitted"),
+    Entry("p", "p", "–", "sharpness of the smooth maximum, fitted; ∞ on the roofline"),
+    Entry("kappa", r"\kappa", "–", "passes over the activations per layer in elementwise kernels, fitted"),
+    Entry("alpha", r"\alpha", "s", "latency of a message, fitted"),
+    Entry("t_layer", r"t_{layer}", "s", "overhead per layer, fitted"),
+    Entry("t_step", r"t_{step}", "s", "overhead per step, fitted"),
+    Entry("tau", r"\tau", "s", "time between two long prompts"),
+    Entry("G", "G", "gaps", "gaps between tokens that one stream sees in τ"),
+    Entry("f", "f", "–", "share of them that are mixed steps"),
+)
+
+BY_NAME = {entry.name: entry for entry in ENTRIES}
+
+
+def entry_of(name: str) -> Entry:
+    """Return the entry of a symbol; ``L_2`` or ``b_w_fp8`` fall back to ``L`` and ``b_w``."""
+    base = name
+    while base and base not in BY_NAME:
+        base = base.rpartition("_")[0]
+    return BY_NAME[base]
+
+
+def symbol(name: str) -> Any:
+    """Return the SymPy symbol ``name`` with the assumptions of its entry."""
+    entry = entry_of(name)
+    return Entry(name, name, entry.unit, entry.meaning, entry.integer, entry.may_be_zero).symbol
