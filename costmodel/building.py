@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from costmodel.architecture.counts import active_parameters, kv_elements_per_token, total_parameters
+from costmodel.architecture.counts import active_parameters, checkpoint_bytes, kv_elements_per_token, total_parameters
 from costmodel.architecture.linears import Linear, layer_linears
 from costmodel.architecture.types import Attention, LayerKind
 from costmodel.deployment import Deployment
@@ -16,7 +16,6 @@ from costmodel.equations.parameters import AttentionKernel, ExpertGemm, Gemm, Pa
 from costmodel.equations.rates import DatasheetRates, RateSource
 from costmodel.equations.textbook import Textbook
 from costmodel.equations.work import Window
-from costmodel.memory import stored_weight_bytes
 
 
 def build_parameters(deployment: Deployment, rates: RateSource | None = None) -> Parameters:
@@ -62,7 +61,7 @@ def build_textbook(deployment: Deployment, params: float | None = None) -> Textb
     """
     architecture = deployment.architecture
     total, active = total_parameters(architecture), active_parameters(architecture)
-    stored = stored_weight_bytes(deployment)
+    stored = checkpoint_bytes(architecture)
     share = 1 if params is None else params / total
     dtype = deployment.compute_dtype_of(main_format(architecture))
     widths: dict[Window, Value] = {}

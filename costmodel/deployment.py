@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 from costmodel.architecture.formats import ELEMENT_BITS, WeightFormat
 from costmodel.architecture.source import load_model
@@ -112,12 +112,14 @@ def deploy(
 
 
 def _stamp(name: str) -> float:
-    """Return the modification time of a file or folder, so that the cache forgets a file that changed; 0.0 for plain names."""
-    try:
-        path = Path(name).expanduser()
-        return max(item.stat().st_mtime for item in (path, path / "config.json") if item.exists())
-    except (OSError, ValueError, TypeError, RuntimeError):
-        return 0.0
+    """Return the modification time of a file or folder, so that the cache forgets one that changed; 0.0 for plain names."""
+    latest = 0.0
+    for path in (name, f"{name}/config.json"):
+        try:
+            latest = max(latest, os.stat(os.path.expanduser(path)).st_mtime)
+        except (OSError, ValueError, TypeError):
+            break
+    return latest
 
 
 @lru_cache(maxsize=256)

@@ -7,13 +7,13 @@ Weights and KV bytes are exact; the other three are allowances, stated with thei
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from costmodel.architecture.counts import kv_elements_per_token, total_parameters
-from costmodel.architecture.linears import layer_linears
+from costmodel.architecture.counts import kv_elements_per_token, parameter_table
 from costmodel.deployment import Deployment, stage_layers
 from costmodel.engine import default_max_num_seqs
-from costmodel.equations.numerics import Value
 
 GIB = 2**30
 UTILISATION = 0.92
@@ -49,24 +49,7 @@ class Memory:
     fits: bool
 
 
-def stored_weight_bytes(deployment: Deployment) -> Value:
-    """Return the bytes of all weights, each once, in the formats they are served in [B]. Generic over symbols."""
-    architecture = deployment.architecture
-    matrices: Value = 0
-    stored: Value = 0
-    for kind, count in zip(architecture.kinds, deployment.layer_counts, strict=True):
-        for linear in layer_linears(kind, architecture.hidden):
-            matrices = matrices + linear.weights * count
-            stored = stored + linear.weights * count * deployment.format_bytes[linear.fmt]
-    table = architecture.vocabulary * architecture.hidden
-    stored = stored + table * deployment.format_bytes[architecture.embedding_format]
-    matrices = matrices + table
-    if not architecture.tied_embeddings:
-        stored = stored + table * deployment.format_bytes[architecture.lm_head_format]
-        matrices = matrices + table
-    return stored + (total_parameters(architecture) - matrices) * deployment.activation_bytes
-
-
+@lru_cache(maxsize=1024)
 def stage_patterns(deployment: Deployment) -> list[tuple[int, ...]]:
     """Return, for every pipeline stage, the layer kinds it holds, in order."""
     pattern, patterns, start = deployment.architecture.pattern, [], 0
@@ -76,35 +59,26 @@ def stage_patterns(deployment: Deployment) -> list[tuple[int, ...]]:
     return patterns
 
 
+@lru_cache(maxsize=1024)
 def stage_weight_bytes(deployment: Deployment, stage: int) -> float:
     """Return the weights that one GPU of a pipeline stage holds [B].
 
     Matrices are divided by TP (or experts dealt by EP), embedding and lm_head by TP; norms and the vision tower are replicated.
     Embedding on the first stage, lm_head on the last; where they are tied and on different stages, each stage holds a copy.
     """
-    architecture, tp = deployment.architecture, deployment.tp
-    patterns = stage_patterns(deployment)
-    stored = 0.0
-    for index in patterns[stage]:
-        for linear in layer_linears(architecture.kinds[index], architecture.hidden, tp, deployment.ep):
-            stored += linear.weights * deployment.format_bytes[linear.fmt] + linear.biases * deployment.activation_bytes
-    table = architecture.vocabulary * architecture.hidden / tp
+    architecture, patterns = deployment.architecture, stage_patterns(deployment)
     first, last = stage == 0, stage == len(patterns) - 1
-    if first:
-        stored += table * deployment.format_bytes[architecture.embedding_format]
-    if last and not (architecture.tied_embeddings and first):
-        fmt = architecture.embedding_format if architecture.tied_embeddings else architecture.lm_head_format
-        stored += table * deployment.format_bytes[fmt]
-    whole = sum(
-        linear.weights + linear.biases
-        for index in architecture.pattern
-        for linear in layer_linears(architecture.kinds[index], architecture.hidden)
+    held = replace(
+        architecture,
+        pattern=patterns[stage],
+        final_norm=architecture.final_norm and last,
+        vision_parameters=architecture.vision_parameters if first else 0,
+        extra_parameters=architecture.extra_parameters if first else 0,
     )
-    tables = architecture.vocabulary * architecture.hidden * (1 if architecture.tied_embeddings else 2)
-    small = total_parameters(architecture) - whole - tables - architecture.vision_parameters
-    share = len(patterns[stage]) / len(architecture.pattern)
-    stored += (small * share + (architecture.vision_parameters if first else 0)) * deployment.activation_bytes
-    return stored
+    elsewhere = set() if first or (last and architecture.tied_embeddings) else {"embedding"}
+    elsewhere |= set() if last else {"lm_head"}
+    rows = parameter_table(held, deployment.tp, deployment.ep)
+    return float(sum(row.bytes for row in rows if row.module not in elsewhere))
 
 
 def stage_kv_bytes(deployment: Deployment, stage: int, context: int | None = None, chunk: int = 0) -> float:
@@ -113,13 +87,13 @@ def stage_kv_bytes(deployment: Deployment, stage: int, context: int | None = Non
     A windowed layer keeps min(context, window + chunk) tokens of a sequence, in whole blocks like any other.
     """
     total = 0.0
-    for index in stage_patterns(deployment)[stage]:
+    for index, layers in Counter(stage_patterns(deployment)[stage]).items():
         attention = deployment.architecture.kinds[index].attention
         kept: float = 1
         if context is not None:
             held = context if attention.window is None else min(context, attention.window + chunk)
             kept = math.ceil(held / BLOCK_TOKENS) * BLOCK_TOKENS
-        total += kv_elements_per_token(attention, deployment.tp) * deployment.kv_bytes * kept
+        total += kv_elements_per_token(attention, deployment.tp) * deployment.kv_bytes * kept * layers
     return total
 
 

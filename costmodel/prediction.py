@@ -6,9 +6,9 @@ from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 
-from costmodel.architecture.counts import active_parameters, kv_bytes_per_token, total_parameters
+from costmodel.architecture.counts import active_parameters, checkpoint_bytes, kv_bytes_per_token, total_parameters
 from costmodel.building import build_parameters, build_textbook
-from costmodel.certainty import calibration_warnings, intervals
+from costmodel.certainty import calibration_warnings, find_calibration, intervals
 from costmodel.checks import positive, whole
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import (
@@ -31,9 +31,8 @@ from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import step_operators, step_times
 from costmodel.equations.textbook import Textbook
 from costmodel.equations.work import Chunk, Decodes, make_work
-from costmodel.hardware.calibration import Calibration, read_calibration
-from costmodel.hardware.errors import InputError
-from costmodel.memory import Memory, memory_of, stage_patterns, stored_weight_bytes
+from costmodel.hardware.calibration import Calibration
+from costmodel.memory import Memory, memory_of, stage_patterns
 from costmodel.rungs import Load, mixed_seconds, step_rung, textbook_rung, textbook_seconds, total_seconds
 from costmodel.spike import chunk_room, longest, mixed_steps, mixed_work, visibility
 
@@ -91,7 +90,7 @@ def predict(
     )
     if params is not None:
         params = positive(params, "params")
-    fitted = _find_calibration(calibration, deployment)
+    fitted = find_calibration(calibration, deployment)
     parameters, info = _static(deployment)
     rung_parameters = {"roofline": parameters}
     rates = CalibratedRates(fitted) if fitted else None
@@ -105,7 +104,7 @@ def predict(
         deployment, load.streams, load.context, load.prompt, load.prompts, load.budget or load.one_step_budget
     )
     engine = _engine(deployment, load)
-    warnings = [*_warnings(deployment, load, spike, memory), *calibration_warnings(rates, rungs)]
+    warnings = [*_warnings(deployment, load, spike, memory), *calibration_warnings(rates, rung_parameters, load)]
     return Prediction(
         model=info,
         gpu=GpuInfo(name=deployment.profile.name, profile=deployment.gpu, count=deployment.gpus),
@@ -124,26 +123,6 @@ def predict(
     )
 
 
-@lru_cache(maxsize=64)
-def _read_cached(path: Path, _stamp: float) -> Calibration:
-    return read_calibration(path)
-
-
-def _find_calibration(given: str | Path | Calibration | None, deployment: Deployment) -> Calibration | None:
-    """Return the calibration to use, refusing one of another part."""
-    if given is None or isinstance(given, Calibration):
-        calibration = given
-    else:
-        path = Path(given).expanduser()
-        calibration = _read_cached(path, path.stat().st_mtime if path.exists() else 0.0)
-    if calibration is not None and calibration.gpu not in (deployment.gpu, deployment.profile.name):
-        raise InputError(
-            f"calibration {calibration.name!r} is for {calibration.gpu}, but the GPU is {deployment.gpu}; "
-            f"use --gpu {calibration.gpu}"
-        )
-    return calibration
-
-
 @lru_cache(maxsize=256)
 def _static(deployment: Deployment) -> tuple[Parameters, ModelInfo]:
     """Return what depends on the deployment alone, so that a second prediction is quick."""
@@ -154,7 +133,7 @@ def _static(deployment: Deployment) -> tuple[Parameters, ModelInfo]:
         active_parameters=active_parameters(architecture),
         kv_bytes_per_token=int(kv_bytes_per_token(architecture, deployment.kv_bytes)),
         layers=architecture.layer_count,
-        weights_bytes=round(stored_weight_bytes(deployment)),
+        weights_bytes=round(checkpoint_bytes(architecture)),
     )
     return build_parameters(deployment), info
 

@@ -55,7 +55,8 @@ COMPUTE_PREFERENCE: Final = {
 """Compute dtypes of a format, best first; the first that a part has a peak for is used.
 
 Weight-only kernels (Marlin and its kin) dequantise to 16 bits, so fp8 weights run on an A100 and 4-bit ones anywhere.
-mxfp4 multiplies with 8-bit activations only on parts with fp4 units (Blackwell, CDNA 4); elsewhere it computes in 16 bits.
+mxfp4 multiplies with 8-bit activations only on parts with fp4 units (Blackwell, CDNA 4); elsewhere it computes in 16
+bits.
 """
 
 PLAIN_FORMATS: Final = {

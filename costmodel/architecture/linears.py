@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from costmodel.architecture.formats import WeightFormat
-from costmodel.architecture.types import Attention, FeedForward, LayerKind, Value
+from costmodel.architecture.types import Attention, LayerKind, Value
 from costmodel.equations.numerics import maximum
 
 Group = Literal["attention", "feed_forward", "experts", "router"]
@@ -48,8 +48,9 @@ def kv_heads_per_gpu(attention: Attention, tp: int) -> Value:
 def attention_linears(attention: Attention, hidden: Value, fmt: WeightFormat, tp: int = 1) -> list[Linear]:
     """Return the projections of one attention layer on one of ``tp`` GPUs.
 
-    ``gqa``: qkv d → (h + 2·h_kv)·d_h and output h·d_h → d, divided by heads. ``mla``: query (compressed to q_lora_rank or direct),
-    the joint compression d → kv_lora_rank + rope_head_dim (replicated on every GPU), its expansion to keys and values, output.
+    ``gqa``: qkv d → (h + 2·h_kv)·d_h and output h·d_h → d, divided by heads. ``mla``: query (compressed to
+    q_lora_rank or direct), the joint compression d → kv_lora_rank + rope_head_dim (replicated on every GPU), its
+    expansion to keys and values, output.
     """
     h, d_qk, d_v = (
         attention.query_heads / tp if tp > 1 else attention.query_heads,
@@ -107,8 +108,8 @@ def mlp_linears(
 def feed_forward_linears(layer: LayerKind, hidden: Value, tp: int = 1, ep: int = 1) -> list[Linear]:
     """Return the matrices of one feed-forward layer on one GPU.
 
-    Dense layers and shared experts are divided by ``tp``. Routed experts are divided by ``tp`` within each expert, or, with
-    expert parallelism, whole experts are dealt to ``ep`` GPUs: copies = E / e.
+    Dense layers and shared experts are divided by ``tp``. Routed experts are divided by ``tp`` within each expert,
+    or, with expert parallelism, whole experts are dealt to ``ep`` GPUs: copies = E / e.
     """
     ff, formats = layer.feed_forward, layer.formats
     split = (lambda width: width / tp) if tp > 1 else (lambda width: width)

@@ -1,7 +1,8 @@
 """What a model is made of. Frozen dataclasses, so that the same types carry numbers or SymPy symbols.
 
-An :class:`Architecture` is read from a ``config.json`` by :mod:`costmodel.architecture.source`; nothing here reads files.
-Dimensions that equations use are :data:`~costmodel.equations.numerics.Value`; structure (kinds, windows, flags) is plain Python.
+An :class:`Architecture` is read from a ``config.json`` by :mod:`costmodel.architecture.source`; nothing here reads
+files. Dimensions that equations use are :data:`~costmodel.equations.numerics.Value`; structure (kinds, windows,
+flags) is plain Python.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class Attention:
 class FeedForward:
     """One kind of feed-forward layer, dense or mixture of experts.
 
-    For ``dense`` only ``intermediate`` counts. For ``moe`` the router sends each token to ``experts_per_token`` of ``experts``,
-    and every token also passes the shared expert, if there is one.
+    For ``dense`` only ``intermediate`` counts. For ``moe`` the router sends each token to ``experts_per_token`` of
+    ``experts``, and every token also passes the shared expert, if there is one.
     """
 
     kind: Literal["dense", "moe"]
@@ -131,13 +132,12 @@ class Architecture:
         tied_embeddings: lm_head shares the embedding's weights.
         embedding_format, lm_head_format: how those two are stored.
         lm_head_bias: bias of V in lm_head.
-        kv_dtype: dtype of the KV cache if the checkpoint fixes it (``fp8`` where it carries KV scales), else None: as ``dtype``.
-        max_positions: longest context the config allows; 0 if it does not say.
-        vision_parameters: parameters of a vision tower and its projector, which hold memory but take no part in text steps.
+        kv_dtype: dtype of the KV cache if the checkpoint fixes it (``fp8`` where it carries KV scales), else None: as
+        ``dtype``. max_positions: longest context the config allows; 0 if it does not say. vision_parameters:
+        parameters of a vision tower and its projector, which hold memory but take no part in text steps.
         extra_parameters: other parameters that are stored but not covered by the layers (learned positions).
-        final_norm: a norm of width d before lm_head.
-        quantization: name of the quantisation method, or "" (for display).
-        notes: what the reader should know, e.g. "multi-token-prediction layer not counted".
+        final_norm: a norm of width d before lm_head. quantization: name of the quantisation method, or "" (for
+        display). notes: what the reader should know, e.g. "multi-token-prediction layer not counted".
     """
 
     name: str

@@ -1,0 +1,202 @@
+"""Counting parameters, stored bytes and cached bytes. Pure functions of an architecture; dimensions may be SymPy symbols.
+
+With d = hidden, V = vocabulary and, per layer, h heads, h_kv KV heads, d_h head dimension, d_ff or E experts of width
+d_e::
+
+    total = V·d (embedding) + V·d (lm_head, unless tied) + Σ_layers [linear weights + biases + norms + sinks] + final
+    norm active = total − vision − Σ_layers (E − k)·(weights of one expert) KV elements per token and layer =
+    2·h_kv·d_h (gqa), kv_lora_rank + rope_head_dim (mla)
+
+Multi-token-prediction layers are not part of an architecture, and so are in no count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat
+from costmodel.architecture.linears import Linear, kv_heads_per_gpu, layer_linears
+from costmodel.architecture.types import Architecture, Attention, LayerKind, Value
+
+_MODULE_NAMES: Final = {
+    "attention": "attention",
+    "feed_forward": "feed-forward",
+    "experts": "experts",
+    "router": "router",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterRow:
+    """Parameters of one module in one format, over all layers of one GPU.
+
+    Attributes:
+        module: embedding, lm_head, attention, feed-forward, shared expert, experts, router, norms, biases and sinks,
+        vision, other. count: number of parameters. format: name of the format they are stored in. bytes: what they
+        take, scales included [B].
+    """
+
+    module: str
+    count: Value
+    format: str
+    bytes: Value
+
+
+def norm_parameters(hidden: Value, bias: bool) -> Value:
+    """Return the parameters of one norm of width ``hidden``: a weight, and a bias if it is a LayerNorm with one."""
+    return 2 * hidden if bias else hidden
+
+
+def attention_extras(attention: Attention, tp: int = 1) -> Value:
+    """Return the parameters of an attention layer outside its projections: norms of q, k and latents, and sinks.
+
+    ``head``: one norm of d_h for q and one for k; ``full``: over all heads, h·d_h and h_kv·d_h; ``mla``: over the
+    latents.
+    """
+    heads = attention.query_heads / tp if tp > 1 else attention.query_heads
+    count: Value = heads if attention.sinks else 0
+    if attention.kind == "mla":
+        count = count + attention.kv_lora_rank + attention.q_lora_rank
+    if attention.qk_norm == "head":
+        count = count + 2 * attention.head_dim
+    elif attention.qk_norm == "full":
+        count = count + (heads + kv_heads_per_gpu(attention, tp)) * attention.head_dim
+    return count
+
+
+def layer_small_parameters(layer: LayerKind, hidden: Value, tp: int = 1) -> Value:
+    """Return the parameters of a layer that are no matrices and no biases of matrices: its norms and sinks."""
+    return layer.norms * norm_parameters(hidden, layer.norm_bias) + attention_extras(layer.attention, tp)
+
+
+def layer_parameters(layer: LayerKind, hidden: Value) -> Value:
+    """Return all parameters of one layer."""
+    linears = layer_linears(layer, hidden)
+    return sum(linear.weights + linear.biases for linear in linears) + layer_small_parameters(layer, hidden)
+
+
+def expert_parameters(layer: LayerKind, hidden: Value) -> Value:
+    """Return the parameters of one routed expert of a layer (0 in a dense layer)."""
+    if layer.feed_forward.kind == "dense":
+        return 0
+    inputs, width = hidden, layer.feed_forward.intermediate
+    matrices = 3 if layer.feed_forward.gated else 2
+    biases = (matrices - 1) * width + hidden if layer.feed_forward.bias else 0
+    return matrices * inputs * width + biases
+
+
+def layer_counts(arch: Architecture) -> list[tuple[LayerKind, int]]:
+    """Return each layer kind with the number of layers of that kind."""
+    count = Counter(arch.pattern)
+    return [(kind, count[index]) for index, kind in enumerate(arch.kinds)]
+
+
+def text_parameters(arch: Architecture) -> Value:
+    """Return the parameters of the text model: everything but the vision tower and its projector."""
+    total = sum(count * layer_parameters(kind, arch.hidden) for kind, count in layer_counts(arch))
+    total = total + arch.vocabulary * arch.hidden * (1 if arch.tied_embeddings else 2)
+    if arch.lm_head_bias:
+        total = total + arch.vocabulary
+    if arch.final_norm:
+        total = total + norm_parameters(arch.hidden, _final_norm_bias(arch))
+    return total + arch.extra_parameters
+
+
+def total_parameters(arch: Architecture) -> Value:
+    """Return the parameters that serving holds in memory: the text model, and the vision tower if there is one."""
+    return text_parameters(arch) + arch.vision_parameters
+
+
+def active_parameters(arch: Architecture) -> Value:
+    """Return the parameters that take part in a text token: the text model without the routed experts not chosen.
+
+    The embedding counts whole, as on most model cards; some publish the figure without it.
+    """
+    idle: Value = 0
+    for kind, count in layer_counts(arch):
+        ff = kind.feed_forward
+        if ff.kind == "moe":
+            idle = idle + count * (ff.experts - ff.experts_per_token) * expert_parameters(kind, arch.hidden)
+    return text_parameters(arch) - idle
+
+
+def parameter_table(arch: Architecture, tp: int = 1, ep: int = 1) -> list[ParameterRow]:
+    """Return what one of ``tp`` GPUs holds, by module and format, in the order in which a token passes.
+
+    Norms, biases of output projections, routers and the vision tower are held whole by every GPU; KV heads that are
+    fewer than GPUs are held more than once.
+    """
+    plain = PLAIN_FORMATS[arch.dtype]
+    rows: dict[tuple[str, str], list[Value]] = {}
+
+    def add(module: str, count: Value, fmt: WeightFormat) -> None:
+        if isinstance(count, int | float) and count == 0:
+            return
+        entry = rows.setdefault((module, fmt.name), [0, 0])
+        entry[0] = entry[0] + count
+        entry[1] = entry[1] + count * fmt.bytes_per_weight
+
+    vocabulary = arch.vocabulary / tp if tp > 1 else arch.vocabulary
+    add("embedding", vocabulary * arch.hidden, arch.embedding_format)
+    small: Value = 0
+    for kind, count in layer_counts(arch):
+        for linear in layer_linears(kind, arch.hidden, tp, ep):
+            add(_module_name(linear), count * linear.weights, linear.fmt)
+            small = small + count * linear.biases
+        small = small + count * layer_small_parameters(kind, arch.hidden, tp)
+    if arch.final_norm:
+        small = small + norm_parameters(arch.hidden, _final_norm_bias(arch))
+    if arch.lm_head_bias:
+        small = small + vocabulary
+    if not arch.tied_embeddings:
+        add("lm_head", vocabulary * arch.hidden, arch.lm_head_format)
+    add("norms, biases, sinks", small, plain)
+    add("other", arch.extra_parameters, plain)
+    add("vision", arch.vision_parameters, plain)
+    return [ParameterRow(module, count, fmt, size) for (module, fmt), (count, size) in rows.items()]
+
+
+def checkpoint_bytes(arch: Architecture) -> Value:
+    """Return the bytes of all weights, scales included [B]; tied embeddings once."""
+    return weight_bytes_per_gpu(arch)
+
+
+def weight_bytes_per_gpu(arch: Architecture, tp: int = 1, ep: int = 1) -> Value:
+    """Return the bytes of weights that one of ``tp`` GPUs holds [B]; routed experts are dealt to ``ep`` GPUs if ``ep`` > 1."""
+    return sum(row.bytes for row in parameter_table(arch, tp, ep))
+
+
+def kv_elements_per_token(attention: Attention, tp: int = 1) -> Value:
+    """Return the elements that one GPU caches per token and layer.
+
+    ``gqa``: h_kv·(d_k + d_v), KV heads divided by ``tp`` but never below one. ``mla``: the latent and the rotary key,
+    once (no factor 2), and whole on every GPU.
+    """
+    if attention.kind == "mla":
+        return attention.kv_lora_rank + attention.rope_head_dim
+    return kv_heads_per_gpu(attention, tp) * (attention.head_dim + attention.value_head_dim)
+
+
+def kv_bytes_per_token(arch: Architecture, kv_bytes: float = 2.0, tp: int = 1) -> Value:
+    """Return the bytes that one GPU caches per token, over all layers [B].
+
+    Sliding layers count in full, as they do for every token until the window is full; beyond it they hold no more.
+
+    Args:
+        arch: the model.
+        kv_bytes: bytes of one cached element (2 for bf16).
+        tp: tensor-parallel size.
+    """
+    return kv_bytes * sum(count * kv_elements_per_token(kind.attention, tp) for kind, count in layer_counts(arch))
+
+
+def _final_norm_bias(arch: Architecture) -> bool:
+    return arch.kinds[-1].norm_bias
+
+
+def _module_name(linear: Linear) -> str:
+    if linear.name.startswith("shared_expert."):
+        return "shared expert"
+    return _MODULE_NAMES[linear.group]

@@ -1,0 +1,251 @@
+"""From the content of a ``config.json`` to an :class:`~costmodel.architecture.types.Architecture`.
+
+A registry maps ``model_type`` to the family that understands it. What no family understands is refused: a wrong
+number is worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from costmodel.architecture import families_classic, families_dense, families_moe, towers
+from costmodel.architecture.blueprint import Blueprint
+from costmodel.architecture.formats import PLAIN_FORMATS
+from costmodel.architecture.quantization import PLAIN, Quantization, read_quantization
+from costmodel.architecture.reader import ConfigReader
+from costmodel.architecture.types import Architecture, LayerKind
+from costmodel.hardware.errors import InputError, UnsupportedError
+
+Family = Callable[[ConfigReader], Blueprint]
+
+FAMILIES: Final[dict[str, Family]] = {
+    "cohere": families_dense.cohere,
+    "cohere2": families_dense.cohere2,
+    "deepseek_v2": families_moe.deepseek,
+    "deepseek_v3": families_moe.deepseek,
+    "falcon": families_classic.falcon,
+    "gemma": families_dense.gemma,
+    "gemma2": families_dense.gemma2,
+    "gemma3_text": families_dense.gemma3_text,
+    "glm4": families_dense.glm4,
+    "glm4_moe": families_moe.glm4_moe,
+    "gpt_neox": families_classic.gpt_neox,
+    "gpt_oss": families_moe.gpt_oss,
+    "gptj": families_classic.gptj,
+    "granite": families_dense.granite,
+    "kimi_k2": families_moe.deepseek,
+    "llama": families_dense.llama,
+    "mimo": families_dense.mimo,
+    "minimax_m2": families_moe.minimax_m2,
+    "mistral": families_dense.mistral,
+    "mixtral": families_moe.mixtral,
+    "olmo2": families_dense.olmo2,
+    "phi": families_classic.phi,
+    "phi3": families_dense.phi3,
+    "phimoe": families_moe.phimoe,
+    "qwen2": families_dense.qwen2,
+    "qwen2_moe": families_moe.qwen2_moe,
+    "qwen3": families_dense.qwen3,
+    "qwen3_moe": families_moe.qwen3_moe,
+    "qwen3_vl_moe_text": families_moe.qwen3_moe,
+    "qwen3_vl_text": families_dense.qwen3,
+    "smollm3": families_dense.smollm3,
+    "starcoder2": families_classic.starcoder2,
+}
+"""Model types of text decoders that are understood."""
+
+TOWERS: Final[dict[str, Callable[[ConfigReader, ConfigReader], int]]] = {
+    "gemma3": towers.gemma3,
+    "kimi_k25": towers.kimi_k25,
+    "mistral3": towers.mistral3,
+    "qwen3_vl": towers.qwen3_vl,
+    "qwen3_vl_moe": towers.qwen3_vl,
+}
+"""Model types that wrap a text decoder (``text_config``) and a vision tower: what the tower and its projector weigh."""
+
+_TEXT_TYPES: Final = {"gemma3": "gemma3_text", "mistral3": "mistral"}
+"""The text decoder's model type where ``text_config`` does not name it."""
+
+_HYBRID: Final = "its state-space or linear-attention layers have no equations here"
+_INDEXED: Final = "its sparse attention with an indexer has no equations here"
+_CROSS: Final = "encoders and cross-attention have no equations here"
+
+REASONS: Final = {
+    "bamba": _HYBRID,
+    "bart": _CROSS,
+    "deepseek_ref": _INDEXED,
+    "deepseek_v32": _INDEXED,
+    "deepseek_v4": _INDEXED,
+    "falcon_h1": _HYBRID,
+    "falcon_mamba": _HYBRID,
+    "gemma3n": "per-layer embeddings and layers that share a KV cache have no equations here",
+    "gemma4": "keys that are also values, and layers with different head dimensions, have no equations here",
+    "glm_moe_dsa": _INDEXED,
+    "granitemoehybrid": _HYBRID,
+    "jamba": _HYBRID,
+    "kimi_k3": _HYBRID,
+    "kimi_linear": _HYBRID,
+    "lfm2": _HYBRID,
+    "llama4": "chunked local attention has no equations here",
+    "llama4_text": "chunked local attention has no equations here",
+    "mamba": _HYBRID,
+    "mamba2": _HYBRID,
+    "minimax": _HYBRID,
+    "minimax_m3": _INDEXED,
+    "minimax_m3_vl": _INDEXED,
+    "mllama": _CROSS,
+    "nemotron-nas": "blocks that differ from layer to layer (neural architecture search) have no equations here",
+    "nemotron_h": _HYBRID,
+    "qwen3_5": _HYBRID,
+    "qwen3_5_moe": _HYBRID,
+    "qwen3_next": _HYBRID,
+    "rwkv": _HYBRID,
+    "t5": _CROSS,
+    "whisper": _CROSS,
+    "zamba2": _HYBRID,
+}
+"""Why well-known model types are refused."""
+
+_ARCHITECTURES: Final = {
+    "CohereForCausalLM": "cohere",
+    "DeepseekV2ForCausalLM": "deepseek_v2",
+    "DeepseekV3ForCausalLM": "deepseek_v3",
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3_text",
+    "GlmMoeDsaForCausalLM": "glm_moe_dsa",
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "MixtralForCausalLM": "mixtral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+}
+"""Model types by class name, for configurations that name only ``architectures``."""
+
+_DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
+
+
+def architecture_from_config(
+    config: Mapping[str, Any], name: str, quant: Mapping[str, Any] | None = None
+) -> Architecture:
+    """Read an architecture from a configuration.
+
+    Args:
+        config: content of ``config.json``.
+        name: how the user calls the model; it also names the file in messages.
+        quant: content of ``hf_quant_config.json``, if there is one beside it.
+
+    Raises:
+        UnsupportedError: the configuration describes something that there are no equations for; it names what.
+        InputError: a key is missing, of a wrong type or out of range; it names the key.
+    """
+    outer = ConfigReader(config, f"config of {name}")
+    model_type = _model_type(outer)
+    if model_type in REASONS:
+        raise UnsupportedError(f"{name}: model type {model_type!r} is not covered: {REASONS[model_type]}")
+    if outer.flag("is_encoder_decoder", False):
+        raise UnsupportedError(f"{name}: model type {model_type!r} is not covered: {_CROSS}")
+    text = outer
+    if model_type in TOWERS:
+        text = outer.section("text_config")
+        text_type = text.text("model_type", _TEXT_TYPES.get(model_type, ""))
+        tied = outer.get("tie_word_embeddings")
+        if tied is not None and not text.has("tie_word_embeddings"):
+            text = ConfigReader({**text.config, "tie_word_embeddings": tied}, text.where)
+        blueprint = _family(name, text_type)(text)
+        vision = outer.section("vision_config")
+        blueprint = replace(
+            blueprint,
+            vision_parameters=TOWERS[model_type](
+                vision, ConfigReader({**config, "hidden_size": blueprint.hidden}, outer.where)
+            ),
+            names=replace(
+                blueprint.names,
+                prefixes=("model.layers.", "language_model.model.layers.", "model.language_model.layers."),
+            ),
+        )
+        outer.ignore("text_config", "vision_config", "multimodal_projector_bias", "spatial_merge_size")
+        text.finish()
+    else:
+        blueprint = _family(name, model_type)(outer)
+    outer.finish()
+    dtype, dtype_notes = _dtype(text, outer)
+    merged = dict(config)
+    if text is not outer and text.get("quantization_config") is not None and not config.get("quantization_config"):
+        merged["quantization_config"] = text.get("quantization_config")
+    quantization = read_quantization(merged, quant, name, dtype)
+    return _assemble(blueprint, quantization, name, model_type, dtype, dtype_notes)
+
+
+def _model_type(config: ConfigReader) -> str:
+    found = config.text("model_type", "")
+    if found:
+        return found
+    for architecture in config.items("architectures"):
+        if isinstance(architecture, str) and architecture in _ARCHITECTURES:
+            return _ARCHITECTURES[architecture]
+    raise config.fail("model_type", "is missing, so the file is no model configuration this program understands")
+
+
+def _family(name: str, model_type: str) -> Family:
+    if model_type in FAMILIES:
+        return FAMILIES[model_type]
+    reason = REASONS.get(model_type, f"known model types are {', '.join(sorted({*FAMILIES, *TOWERS}))}")
+    raise UnsupportedError(f"{name}: model type {model_type!r} is not covered: {reason}")
+
+
+def _dtype(text: ConfigReader, outer: ConfigReader) -> tuple[str, tuple[str, ...]]:
+    found = ""
+    for config in (text, outer):
+        for key in ("torch_dtype", "dtype"):
+            found = found or config.text(key, "")
+    found = found.removeprefix("torch.")
+    if not found:
+        return "bf16", ("the configuration names no dtype; bf16 assumed",)
+    if found in ("float32", "float"):
+        return "bf16", ("the checkpoint is float32; engines cast it to 16 bits, bf16 assumed",)
+    if found not in _DTYPES:
+        raise InputError(f"{outer.where}: torch_dtype {found!r} is not one of float32, float16, bfloat16")
+    return _DTYPES[found], ()
+
+
+def _assemble(
+    blueprint: Blueprint,
+    quantization: Quantization,
+    name: str,
+    model_type: str,
+    dtype: str,
+    notes: tuple[str, ...],
+) -> Architecture:
+    kinds: dict[LayerKind, int] = {}
+    pattern = []
+    cache: dict[Any, LayerKind] = {}
+    for index, layer in enumerate(blueprint.layers):
+        if quantization is PLAIN and layer in cache:
+            kind = cache[layer]
+        else:
+            formats = quantization.layer_formats(index, layer, blueprint.names, dtype)
+            kind = cache[layer] = LayerKind(layer.attention, layer.feed_forward, formats, layer.norms, layer.norm_bias)
+        pattern.append(kinds.setdefault(kind, len(kinds)))
+    plain = PLAIN_FORMATS[dtype]
+    return Architecture(
+        name=name,
+        model_type=model_type,
+        hidden=blueprint.hidden,
+        vocabulary=blueprint.vocabulary,
+        kinds=tuple(kinds),
+        pattern=tuple(pattern),
+        dtype=dtype,
+        tied_embeddings=blueprint.tied,
+        embedding_format=plain,
+        lm_head_format=quantization.lm_head or plain,
+        lm_head_bias=blueprint.lm_head_bias,
+        kv_dtype=quantization.kv_dtype,
+        max_positions=blueprint.max_positions,
+        vision_parameters=blueprint.vision_parameters,
+        extra_parameters=blueprint.extra_parameters,
+        quantization=quantization.method,
+        notes=(*notes, *blueprint.notes, *quantization.notes),
+    )

@@ -1,0 +1,161 @@
+"""How the weights of each module are stored: ``quantization_config`` of a ``config.json``, or ``hf_quant_config.json``.
+
+What a method does not convert keeps 16 bits: embeddings, routers and norms always, lm_head unless it is named.
+Quantised weights say nothing about the KV cache: its dtype is set only where the checkpoint carries KV scales.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from costmodel.architecture.blueprint import Layer, ModuleNames
+from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat
+from costmodel.architecture.module_names import NamePatterns
+from costmodel.architecture.reader import ConfigReader
+from costmodel.architecture.types import LayerFormats
+from costmodel.hardware.errors import UnsupportedError
+
+_NOTHING: Final = NamePatterns(())
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Modules that match are stored in ``fmt``."""
+
+    fmt: WeightFormat
+    targets: NamePatterns | None = None
+    """None: every linear module."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantization:
+    """Which modules are stored in which format.
+
+    Attributes:
+        method: name for display, e.g. ``fp8``; "" for none.
+        rules: tried in order; the first that matches decides.
+        excluded: modules that keep 16 bits.
+        experts_only: True if nothing but routed experts is converted (mxfp4).
+        lm_head: format of lm_head, if it is converted.
+        kv_dtype: dtype of the KV cache that the checkpoint carries scales for, if any.
+        notes: what the reader should know.
+    """
+
+    method: str = ""
+    rules: tuple[Rule, ...] = ()
+    excluded: NamePatterns = field(default_factory=lambda: _NOTHING)
+    experts_only: bool = False
+    lm_head: WeightFormat | None = None
+    kv_dtype: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def module_format(self, names: tuple[str, ...]) -> WeightFormat | None:
+        """Return the format of a module, known under each of ``names``; None if it keeps 16 bits."""
+        if any(self.excluded.match(name) for name in names):
+            return None
+        for rule in self.rules:
+            if rule.targets is None or any(rule.targets.match(name) for name in names):
+                return rule.fmt
+        return None
+
+    def layer_formats(self, index: int, layer: Layer, names: ModuleNames, dtype: str) -> LayerFormats:
+        """Return the formats of one layer.
+
+        Raises:
+            UnsupportedError: modules that are computed by one kernel are stored in different formats.
+        """
+        plain = PLAIN_FORMATS[dtype]
+        if not self.rules:
+            return LayerFormats.uniform(plain)
+        moe = layer.feed_forward.kind == "moe"
+        overrides: list[tuple[str, WeightFormat]] = []
+
+        def group(kernels: tuple[tuple[str, tuple[str, ...]], ...], experts: int = 0) -> WeightFormat:
+            found = {}
+            for kernel, modules in kernels:
+                found[kernel] = self._kernel_format(index, kernel, modules, names.prefixes, experts, plain)
+            common = Counter(found.values()).most_common(1)[0][0]
+            overrides.extend((kernel, fmt) for kernel, fmt in found.items() if fmt != common)
+            return common
+
+        routed = group(names.experts, layer.feed_forward.experts) if moe else None
+        if self.experts_only:
+            return LayerFormats(plain, plain, routed or plain, plain, tuple(overrides))
+        present = [entry for entry in names.attention if self._has_kernel(entry[0], layer)]
+        attention = group(tuple(present))
+        dense = names.shared if moe else names.feed_forward
+        wanted = bool(dense) and (not moe or layer.feed_forward.shared_intermediate != 0)
+        feed_forward = group(dense) if wanted else routed or plain
+        return LayerFormats(attention, feed_forward, routed or feed_forward, plain, tuple(overrides))
+
+    @staticmethod
+    def _has_kernel(kernel: str, layer: Layer) -> bool:
+        compressed = layer.attention.kind == "mla" and layer.attention.q_lora_rank != 0
+        return not ((kernel in ("q_a_proj", "q_b_proj") and not compressed) or (kernel == "q_proj" and compressed))
+
+    def _kernel_format(
+        self,
+        index: int,
+        kernel: str,
+        modules: tuple[str, ...],
+        prefixes: tuple[str, ...],
+        experts: int,
+        plain: WeightFormat,
+    ) -> WeightFormat:
+        numbers = range(experts) if self._treats_experts_singly() else (0,)
+        found = set()
+        for module in modules:
+            for number in numbers if "{e}" in module else (0,):
+                relative = module.replace("{e}", str(number))
+                full = tuple(f"{prefix}{index}.{relative}" for prefix in prefixes)
+                found.add(self.module_format(full) or plain)
+        if len(found) > 1:
+            kinds = " and ".join(sorted({fmt.name for fmt in found}))
+            raise UnsupportedError(f"layer {index}: {kernel} is one kernel, but its modules are stored in {kinds}")
+        return found.pop()
+
+    def _treats_experts_singly(self) -> bool:
+        lists = [self.excluded, *(rule.targets for rule in self.rules if rule.targets is not None)]
+        return any(names.mentions_single_experts() for names in lists)
+
+
+PLAIN: Final = Quantization()
+"""Nothing is quantised."""
+
+
+def read_quantization(
+    config: Mapping[str, Any], quant: Mapping[str, Any] | None, name: str, dtype: str
+) -> Quantization:
+    """Read how weights are stored.
+
+    Args:
+        config: content of ``config.json``.
+        quant: content of ``hf_quant_config.json``, if there is one; it counts where the configuration names no other
+        method. name: the model, for messages. dtype: 16-bit dtype of what is not quantised.
+
+    Raises:
+        UnsupportedError: an unknown method or a format that there is no arithmetic for.
+        InputError: a key is missing or of a wrong type.
+    """
+    from costmodel.architecture import (
+        quantization_methods as methods,
+    )  # only where needed: plain checkpoints start faster
+
+    found = config.get("quantization_config")
+    if not found and not quant:
+        return PLAIN
+    reader = ConfigReader(config, f"config of {name}")
+    section = reader.section("quantization_config") if found else ConfigReader({}, f"config of {name}")
+    method = section.text("quant_method", "").casefold().replace("_", "-")
+    if method in ("", "modelopt", "modelopt-fp4"):
+        if quant:
+            inner = ConfigReader(quant, f"hf_quant_config of {name}")
+            section = inner.section("quantization") if inner.has("quantization") else inner
+        return methods.modelopt(section)
+    if method not in methods.METHODS:
+        known = ", ".join(sorted({*methods.METHODS, "modelopt"}))
+        raise UnsupportedError(f"config of {name}: quantisation method {method!r} is not covered; known are {known}")
+    return methods.METHODS[method](section)

@@ -1,0 +1,162 @@
+"""Finding a model's configuration: a file, a packaged preset, the local Hugging Face cache, or the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from costmodel.architecture import hub
+from costmodel.architecture.families import architecture_from_config
+from costmodel.architecture.types import Architecture
+from costmodel.hardware.errors import InputError, unknown_name
+
+DEFAULT_MODEL: Final = "Llama-3.1-8B"
+"""The model that is meant where none is named."""
+
+HINT: Final = "see `costmodel models list`"
+_PRESETS: Final = "costmodel.architecture.presets"
+_INDEX: Final = "index.json"
+
+
+def load_model(name_or_path: str) -> tuple[Architecture, str]:
+    """Load a model by path or name.
+
+    Tried in this order: a path (it exists, or is written like one), a packaged preset, the local Hugging Face cache,
+    and the Hub, if ``huggingface_hub`` is installed and ``HF_HUB_OFFLINE`` is not set.
+
+    Args:
+        name_or_path: a ``config.json``, a folder that contains one, a preset (``Llama-3.1-8B``, with or without its
+            organisation, in any case), or ``organisation/name`` on the Hub.
+
+    Returns:
+        The architecture, and a note that says where it was read.
+
+    Raises:
+        InputError: nothing is found under that name, or what is found is no configuration.
+        UnsupportedError: the model has parts that there are no equations for.
+    """
+    text = name_or_path.strip()
+    if not text:
+        raise InputError(f"the model name is empty; {HINT}")
+    if _is_path(text):
+        return _from_path(Path(text).expanduser(), text)
+    preset = _aliases().get(text.casefold())
+    if preset is not None:
+        return _from_preset(preset)
+    if text.count("/") == 1:
+        folder = hub.cached_folder(text)
+        if folder is not None:
+            return _from_folder(folder, text, f"local Hugging Face cache: {folder}")
+        fetched = hub.fetch(text)
+        if fetched is not None:
+            return _from_folder(fetched, text, f"Hugging Face Hub: {text}")
+    raise unknown_name("model", text, _aliases_as_written(text), HINT)
+
+
+def model_names() -> tuple[str, ...]:
+    """Return the names of the packaged presets, in the order of the index."""
+    return tuple(_index())
+
+
+def preset_config(name: str) -> dict[str, Any]:
+    """Return the published configuration of a preset.
+
+    Raises:
+        InputError: no preset has that name.
+    """
+    preset = _aliases().get(name.strip().casefold())
+    if preset is None:
+        raise unknown_name("model", name, model_names(), HINT)
+    return _parse(resources.files(_PRESETS).joinpath(f"{preset}.json").read_bytes(), preset)
+
+
+def preset_repository(name: str) -> str:
+    """Return the Hub repository (``organisation/name``) whose configuration a preset is."""
+    return _index()[name][0]
+
+
+@lru_cache(maxsize=1)
+def _index() -> dict[str, list[str]]:
+    content: dict[str, list[str]] = json.loads(resources.files(_PRESETS).joinpath(_INDEX).read_bytes())
+    return content
+
+
+@lru_cache(maxsize=1)
+def _aliases() -> dict[str, str]:
+    """Map every spelling, case folded, to its preset: its own name, its repositories, and those without organisation."""
+    found: dict[str, str] = {}
+    for preset, repositories in _index().items():
+        for spelling in (preset, *repositories, *(repository.split("/")[-1] for repository in repositories)):
+            found.setdefault(spelling.casefold(), preset)
+    return found
+
+
+def _aliases_as_written(wanted: str) -> tuple[str, ...]:
+    if "/" in wanted:
+        return tuple(repository for repositories in _index().values() for repository in repositories)
+    return model_names()
+
+
+def _is_path(text: str) -> bool:
+    written_as_path = text.startswith((".", "~", "/")) or text.count("/") > 1 or "\\" in text or text.endswith(".json")
+    try:
+        return written_as_path or Path(text).exists()
+    except (OSError, ValueError):
+        return True
+
+
+def _from_preset(preset: str) -> tuple[Architecture, str]:
+    return architecture_from_config(
+        preset_config(preset), preset
+    ), f"preset {preset}: config of {preset_repository(preset)}"
+
+
+def _from_path(path: Path, text: str) -> tuple[Architecture, str]:
+    try:
+        if path.is_dir():
+            return _from_folder(path, path.resolve().name or text, f"file {path / 'config.json'}")
+        if not path.exists():
+            raise InputError(
+                f"model {text!r}: no such file or folder; name a config.json, a folder with one, or a preset ({HINT})"
+            )
+    except (OSError, ValueError) as error:
+        raise InputError(f"model {text!r}: not a usable path ({_reason(error)})") from error
+    config = _read(path)
+    quant = path.with_name("hf_quant_config.json")
+    parent = path.resolve().parent.name
+    name = parent if path.name == "config.json" and parent else path.stem
+    return architecture_from_config(config, name, _read(quant) if quant.is_file() else None), f"file {path}"
+
+
+def _from_folder(folder: Path, name: str, note: str) -> tuple[Architecture, str]:
+    config = folder / "config.json"
+    if not config.is_file():
+        raise InputError(f"model {name!r}: folder {folder} contains no config.json")
+    quant = folder / "hf_quant_config.json"
+    return architecture_from_config(_read(config), name, _read(quant) if quant.is_file() else None), note
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({_reason(error)})") from error
+    return _parse(content, str(path))
+
+
+def _parse(content: bytes, where: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: is not JSON ({_reason(error)})") from error
+    if not isinstance(parsed, dict):
+        raise InputError(f"{where}: holds a JSON {type(parsed).__name__}, not an object with the keys of a config.json")
+    return parsed
+
+
+def _reason(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()) or type(error).__name__
