@@ -1,1 +1,95 @@
-"""How long one step of an LLM inference server takes, and what that means for the people whose answers stream through it."""
+"""How long one step of an LLM inference server takes, and what that means for the people whose answers stream through it.
+
+    >>> import costmodel
+    >>> costmodel.predict(prompt=8000, gpu="h100").rungs.textbook.spike_s  # doctest: +SKIP
+
+Names are loaded when they are first used, so ``import costmodel`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from costmodel.architecture.source import load_model, model_names
+    from costmodel.architecture.types import Architecture
+    from costmodel.deployment import Deployment, deploy
+    from costmodel.documents import Prediction, Predictions
+    from costmodel.errors import CostModelError, InputError, NoAnswerError, UnsupportedError
+    from costmodel.hardware.calibration import Calibration
+    from costmodel.hardware.catalog import gpu_names, load_gpu
+    from costmodel.hardware.profile import GpuProfile
+    from costmodel.prediction import predict
+    from costmodel.solving import Solution, solve
+    from costmodel.symbolic.formulas import Formula, formula
+    from costmodel.symbolic.sensitivity import elasticities
+    from costmodel.vectorised import step_times
+
+    __version__: str
+
+_HOMES = {
+    "Architecture": "costmodel.architecture.types",
+    "Calibration": "costmodel.hardware.calibration",
+    "CostModelError": "costmodel.errors",
+    "Deployment": "costmodel.deployment",
+    "Formula": "costmodel.symbolic.formulas",
+    "GpuProfile": "costmodel.hardware.profile",
+    "InputError": "costmodel.errors",
+    "NoAnswerError": "costmodel.errors",
+    "Prediction": "costmodel.documents",
+    "Predictions": "costmodel.documents",
+    "Solution": "costmodel.solving",
+    "UnsupportedError": "costmodel.errors",
+    "deploy": "costmodel.deployment",
+    "elasticities": "costmodel.symbolic.sensitivity",
+    "formula": "costmodel.symbolic.formulas",
+    "gpu_names": "costmodel.hardware.catalog",
+    "load_gpu": "costmodel.hardware.catalog",
+    "load_model": "costmodel.architecture.source",
+    "model_names": "costmodel.architecture.source",
+    "predict": "costmodel.prediction",
+    "solve": "costmodel.solving",
+    "step_times": "costmodel.vectorised",
+}
+"""Public name → module that defines it."""
+
+__all__ = [
+    "Architecture",
+    "Calibration",
+    "CostModelError",
+    "Deployment",
+    "Formula",
+    "GpuProfile",
+    "InputError",
+    "NoAnswerError",
+    "Prediction",
+    "Predictions",
+    "Solution",
+    "UnsupportedError",
+    "__version__",
+    "deploy",
+    "elasticities",
+    "formula",
+    "gpu_names",
+    "load_gpu",
+    "load_model",
+    "model_names",
+    "predict",
+    "solve",
+    "step_times",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("llm-costmodel")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'costmodel' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,7 +9,7 @@ from pathlib import Path
 from costmodel.architecture.counts import active_parameters, checkpoint_bytes, kv_bytes_per_token, total_parameters
 from costmodel.building import build_parameters, build_textbook
 from costmodel.certainty import calibration_warnings, find_calibration, intervals
-from costmodel.checks import positive, whole
+from costmodel.checks import positive
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import (
     Doubling,
@@ -33,7 +33,7 @@ from costmodel.equations.textbook import Textbook
 from costmodel.equations.work import Chunk, Decodes, make_work
 from costmodel.hardware.calibration import Calibration
 from costmodel.memory import Memory, memory_of, stage_patterns
-from costmodel.rungs import Load, mixed_seconds, step_rung, textbook_rung, textbook_seconds, total_seconds
+from costmodel.rungs import Load, make_load, mixed_seconds, step_rung, textbook_rung, textbook_seconds, total_seconds
 from costmodel.spike import chunk_room, longest, mixed_steps, mixed_work, visibility
 
 
@@ -79,15 +79,7 @@ def predict(
         InputError: a name, number or combination that cannot be; the message names the nearest valid choice.
     """
     deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype)
-    budget = default_token_budget(deployment) if chunk == "engine" else chunk
-    load = Load(
-        whole(prompt, "prompt", 1),
-        whole(prompts, "prompts", 1, 100_000),
-        whole(streams, "streams", 1, 1_000_000),
-        whole(context, "context", 0),
-        None if budget is None else whole(budget, "chunk", 1),
-        positive(every, "every"),
-    )
+    load = make_load(deployment, prompt, prompts, streams, context, chunk, every)
     if params is not None:
         params = positive(params, "params")
     fitted = find_calibration(calibration, deployment)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from costmodel.checks import positive, whole
+from costmodel.deployment import Deployment
 from costmodel.documents import Operator, Rung
+from costmodel.engine import default_token_budget
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.step import OperatorTime, step_operators
 from costmodel.equations.textbook import Textbook, textbook_attention, textbook_decode, textbook_linear
 from costmodel.equations.work import Chunk, Decodes, make_work
-from costmodel.spike import chunk_room, longest, mixed_work, tallest_candidates
+from costmodel.hardware.errors import InputError
+from costmodel.spike import chunk_room, longest, mixed_steps, mixed_work, tallest_candidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,27 @@ class Load:
     def candidates(self) -> list[list[Chunk]]:
         """The mixed steps among which the longest one is."""
         return tallest_candidates(self.prompt, self.prompts, chunk_room(self.budget, self.streams))
+
+
+def make_load(
+    deployment: Deployment, prompt: Any, prompts: Any, streams: Any, context: Any, chunk: Any, every: Any = 10.0
+) -> Load:
+    """Check the numbers of a workload; ``chunk`` may be ``"engine"`` for vLLM's default token budget on this GPU.
+
+    Raises:
+        InputError: not whole, out of range, or not finite; the message names the input.
+    """
+    if isinstance(chunk, str) and chunk != "engine":
+        raise InputError(f"chunk must be a whole number or 'engine', not {chunk!r}")
+    budget = default_token_budget(deployment) if chunk == "engine" else chunk
+    return Load(
+        whole(prompt, "prompt", 1),
+        whole(prompts, "prompts", 1, 100_000),
+        whole(streams, "streams", 1, 1_000_000),
+        whole(context, "context", 0),
+        None if budget is None else whole(budget, "chunk", 1),
+        positive(every, "every"),
+    )
 
 
 def textbook_rung(textbook: Textbook, load: Load) -> Rung:
@@ -109,3 +134,9 @@ def mixed_seconds(parameters: Parameters, load: Load, chunks: list[Chunk]) -> fl
     """Return the time of a mixed step: these chunks beside the streams of the load [s]."""
     work = mixed_work(chunks, load.streams, load.context, parameters.windows)
     return total_seconds(step_operators(parameters, work))
+
+
+def mixed_step_times(parameters: Parameters, load: Load) -> list[float]:
+    """Return the time of every mixed step of one injection, in order [s]."""
+    room = chunk_room(load.budget, load.streams)
+    return [mixed_seconds(parameters, load, chunks) for chunks in mixed_steps(load.prompt, load.prompts, room)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from costmodel.architecture.reader import ConfigReader
@@ -189,6 +189,12 @@ def read_layer_windows(
     if "sliding_attention" in kinds and window is None:
         raise config.fail("sliding_window", "is missing, but layer_types has sliding layers")
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def windowed_layers(layer: Layer, windows: Sequence[int | None]) -> tuple[Layer, ...]:
+    """Return a layer for each window, equal windows sharing one object."""
+    distinct = {window: replace(layer, attention=replace(layer.attention, window=window)) for window in set(windows)}
+    return tuple(distinct[window] for window in windows)
 
 
 def read_window(config: ConfigReader, default: int | None = None) -> int | None:

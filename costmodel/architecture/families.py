@@ -29,6 +29,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "gemma": families_dense.gemma,
     "gemma2": families_dense.gemma2,
     "gemma3_text": families_dense.gemma3_text,
+    "glm": families_dense.glm,
     "glm4": families_dense.glm4,
     "glm4_moe": families_moe.glm4_moe,
     "gpt_neox": families_classic.gpt_neox,
@@ -92,6 +93,7 @@ REASONS: Final = {
     "llama4_text": "chunked local attention has no equations here",
     "mamba": _HYBRID,
     "mamba2": _HYBRID,
+    "mimo_v2_flash": "sliding layers with their own number of KV heads are not read",
     "minimax": _HYBRID,
     "minimax_m3": _INDEXED,
     "minimax_m3_vl": _INDEXED,
@@ -102,6 +104,7 @@ REASONS: Final = {
     "qwen3_5_moe": _HYBRID,
     "qwen3_next": _HYBRID,
     "rwkv": _HYBRID,
+    "step3p7": "its class is not public enough to count its layers exactly",
     "t5": _CROSS,
     "whisper": _CROSS,
     "zamba2": _HYBRID,
@@ -220,15 +223,16 @@ def _assemble(
     notes: tuple[str, ...],
 ) -> Architecture:
     kinds: dict[LayerKind, int] = {}
-    pattern = []
-    cache: dict[Any, LayerKind] = {}
+    pattern: list[int] = []
+    seen: dict[int, int] = {}  # identity of a Layer -> its kind: families share one object between equal layers
     for index, layer in enumerate(blueprint.layers):
-        if quantization is PLAIN and layer in cache:
-            kind = cache[layer]
-        else:
-            formats = quantization.layer_formats(index, layer, blueprint.names, dtype)
-            kind = cache[layer] = LayerKind(layer.attention, layer.feed_forward, formats, layer.norms, layer.norm_bias)
-        pattern.append(kinds.setdefault(kind, len(kinds)))
+        if quantization is PLAIN and id(layer) in seen:
+            pattern.append(seen[id(layer)])
+            continue
+        formats = quantization.layer_formats(index, layer, blueprint.names, dtype)
+        kind = LayerKind(layer.attention, layer.feed_forward, formats, layer.norms, layer.norm_bias)
+        seen[id(layer)] = kinds.setdefault(kind, len(kinds))
+        pattern.append(seen[id(layer)])
     plain = PLAIN_FORMATS[dtype]
     return Architecture(
         name=name,

@@ -15,6 +15,7 @@ from costmodel.architecture.blueprint import (
     read_layer_windows,
     read_positions,
     read_window,
+    windowed_layers,
 )
 from costmodel.architecture.families_dense import read_trunk
 from costmodel.architecture.reader import ConfigReader
@@ -154,7 +155,7 @@ def starcoder2(config: ConfigReader) -> Blueprint:
     return Blueprint(
         hidden=trunk.hidden,
         vocabulary=trunk.vocabulary,
-        layers=tuple(Layer(replace(attention, window=w), feed_forward, norm_bias=True) for w in windows),
+        layers=windowed_layers(Layer(attention, feed_forward, norm_bias=True), windows),
         tied=trunk.tied,
         names=_STARCODER2_NAMES,
         max_positions=trunk.positions,

@@ -19,6 +19,7 @@ from costmodel.architecture.blueprint import (
     read_layer_windows,
     read_positions,
     read_window,
+    windowed_layers,
 )
 from costmodel.architecture.reader import ConfigReader
 from costmodel.architecture.types import FeedForward
@@ -77,10 +78,7 @@ def dense_blueprint(
     return Blueprint(
         hidden=trunk.hidden,
         vocabulary=trunk.vocabulary,
-        layers=tuple(
-            Layer(replace(attention, window=window), feed_forward, norms)
-            for window in windows or (None,) * trunk.layers
-        ),
+        layers=windowed_layers(Layer(attention, feed_forward, norms), windows or (None,) * trunk.layers),
         tied=trunk.tied,
         names=names,
         max_positions=trunk.positions,
@@ -195,12 +193,20 @@ def olmo2(config: ConfigReader) -> Blueprint:
     return dense_blueprint(config, read_trunk(config), qk_norm="full")
 
 
-def glm4(config: ConfigReader) -> Blueprint:
-    """GLM-4-0414: four norms, fused gate and up, biases on q, k and v only (modeling_glm4.py)."""
+def _glm(config: ConfigReader, norms: int) -> Blueprint:
     names = replace(LLAMA_NAMES, feed_forward=PHI3_NAMES.feed_forward)
-    return dense_blueprint(
-        config, read_trunk(config), qkv_bias=config.flag("attention_bias", False), norms=4, names=names
-    )
+    bias = config.flag("attention_bias", False)
+    return dense_blueprint(config, read_trunk(config), qkv_bias=bias, norms=norms, names=names)
+
+
+def glm(config: ConfigReader) -> Blueprint:
+    """GLM-4-9B: fused gate and up, biases on q, k and v only (modeling_glm.py)."""
+    return _glm(config, norms=2)
+
+
+def glm4(config: ConfigReader) -> Blueprint:
+    """GLM-4-0414: GLM with four norms a layer (modeling_glm4.py)."""
+    return _glm(config, norms=4)
 
 
 def cohere(config: ConfigReader) -> Blueprint:

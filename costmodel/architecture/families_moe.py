@@ -21,6 +21,7 @@ from costmodel.architecture.blueprint import (
     read_gqa,
     read_layer_windows,
     read_window,
+    windowed_layers,
 )
 from costmodel.architecture.families_dense import Trunk, prediction_notes, read_trunk
 from costmodel.architecture.reader import ConfigReader
@@ -66,7 +67,7 @@ def mixtral(config: ConfigReader) -> Blueprint:
     attention = read_gqa(config, trunk.hidden)
     experts = read_experts(config, config.integer("intermediate_size"), "num_local_experts")
     windows = read_layer_windows(config, trunk.layers, read_window(config))
-    return _model(trunk, tuple(Layer(replace(attention, window=w), experts) for w in windows), MIXTRAL_NAMES)
+    return _model(trunk, windowed_layers(Layer(attention, experts), windows), MIXTRAL_NAMES)
 
 
 def phimoe(config: ConfigReader) -> Blueprint:
@@ -76,7 +77,7 @@ def phimoe(config: ConfigReader) -> Blueprint:
     attention = read_gqa(config, trunk.hidden, qkv_bias=bias, output_bias=bias)
     experts = read_experts(config, config.integer("intermediate_size"), "num_local_experts")
     windows = read_layer_windows(config, trunk.layers, read_window(config))
-    layers = tuple(Layer(replace(attention, window=w), experts, norm_bias=True) for w in windows)
+    layers = windowed_layers(Layer(attention, experts, norm_bias=True), windows)
     return _model(trunk, layers, MIXTRAL_NAMES, lm_head_bias=config.flag("lm_head_bias", False))
 
 
@@ -91,10 +92,8 @@ def _qwen_moe(config: ConfigReader, trunk: Trunk, attention: Attention, experts:
     dense_only = config.items("mlp_only_layers")
     dense_width = config.integer("intermediate_size") if dense_only or step > 1 else 0
     config.ignore("intermediate_size")
-    layers = tuple(
-        Layer(attention, FeedForward("dense", dense_width) if i in dense_only or (i + 1) % step else experts)
-        for i in range(trunk.layers)
-    )
+    sparse, dense = Layer(attention, experts), Layer(attention, FeedForward("dense", dense_width))
+    layers = tuple(dense if i in dense_only or (i + 1) % step else sparse for i in range(trunk.layers))
     return _model(trunk, layers, QWEN_MOE_NAMES)
 
 
@@ -114,7 +113,9 @@ def qwen3_moe(config: ConfigReader) -> Blueprint:
     attention = read_gqa(config, trunk.hidden, qkv_bias=bias, output_bias=bias, qk_norm="head")
     config.require("shared_expert_intermediate_size", 0, "Qwen3 has no shared expert")
     experts = read_experts(config, config.integer("moe_intermediate_size"), "num_experts")
-    config.ignore("num_local_experts", "qkv_bias")
+    config.require("use_qk_norm", True, "Qwen3 has norms on the heads of q and k")
+    config.require("qkv_bias", bias, "it contradicts attention_bias")
+    config.ignore("num_local_experts")
     return _qwen_moe(config, trunk, attention, experts)
 
 
@@ -127,7 +128,7 @@ def gpt_oss(config: ConfigReader) -> Blueprint:
     experts = read_experts(config, width, "num_local_experts", bias=True, router_bias=True)
     sliding = [i % 2 == 0 for i in range(trunk.layers)]
     windows = read_layer_windows(config, trunk.layers, read_window(config, 128), sliding)
-    return _model(trunk, tuple(Layer(replace(attention, window=w), experts) for w in windows), GPT_OSS_NAMES)
+    return _model(trunk, windowed_layers(Layer(attention, experts), windows), GPT_OSS_NAMES)
 
 
 def _moe_layers(config: ConfigReader, layers: int) -> list[bool]:
@@ -182,9 +183,11 @@ def deepseek(config: ConfigReader) -> Blueprint:
     corrected = config.text("topk_method", "") == "noaux_tc"
     experts = read_experts(config, config.integer("moe_intermediate_size"), "n_routed_experts", router_bias=corrected)
     experts = _with_shared(config, experts)
-    dense = FeedForward("dense", config.integer("intermediate_size"))
-    sparse = _moe_layers(config, trunk.layers)
-    layers = tuple(Layer(attention, experts if moe else dense) for moe in sparse)
+    sparse, dense = (
+        Layer(attention, experts),
+        Layer(attention, FeedForward("dense", config.integer("intermediate_size"))),
+    )
+    layers = tuple(sparse if moe else dense for moe in _moe_layers(config, trunk.layers))
     return _model(trunk, layers, MLA_NAMES, prediction_notes(config))
 
 
@@ -196,9 +199,11 @@ def glm4_moe(config: ConfigReader) -> Blueprint:
     attention = read_gqa(config, trunk.hidden, qkv_bias=bias, qk_norm=norm, head_dim=128)
     experts = read_experts(config, config.integer("moe_intermediate_size"), "n_routed_experts", router_bias=True)
     experts = _with_shared(config, experts)
-    dense = FeedForward("dense", config.integer("intermediate_size"))
-    sparse = _moe_layers(config, trunk.layers)
-    layers = tuple(Layer(attention, experts if moe else dense) for moe in sparse)
+    sparse, dense = (
+        Layer(attention, experts),
+        Layer(attention, FeedForward("dense", config.integer("intermediate_size"))),
+    )
+    layers = tuple(sparse if moe else dense for moe in _moe_layers(config, trunk.layers))
     return _model(trunk, layers, SHARED_EXPERTS_NAMES, prediction_notes(config))
 
 

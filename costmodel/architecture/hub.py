@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -69,6 +68,8 @@ def fetch(repository: str) -> Path | None:
     Raises:
         InputError: the Hub does not answer, does not know the repository, or does not let this user read it.
     """
+    import importlib.util  # not at the top: loading a preset must not wait for it
+
     offline = os.environ.get("HF_HUB_OFFLINE", "").strip().upper()
     if offline in ("1", "ON", "YES", "TRUE") or importlib.util.find_spec("huggingface_hub") is None:
         return None

@@ -112,7 +112,10 @@ def feed_forward_linears(layer: LayerKind, hidden: Value, tp: int = 1, ep: int =
     or, with expert parallelism, whole experts are dealt to ``ep`` GPUs: copies = E / e.
     """
     ff, formats = layer.feed_forward, layer.formats
-    split = (lambda width: width / tp) if tp > 1 else (lambda width: width)
+
+    def split(width: Value) -> Value:
+        return width / tp if tp > 1 else width
+
     if ff.kind == "dense":
         return mlp_linears("", "feed_forward", hidden, split(ff.intermediate), formats.feed_forward, ff.gated, ff.bias)
     router = Linear("router", "router", hidden, ff.experts, formats.router, biases=ff.experts if ff.router_bias else 0)

@@ -34,7 +34,7 @@ _HARMLESS: Final = frozenset(
     pad_token_id begin_suppress_tokens num_return_sequences num_beam_groups diversity_penalty is_decoder
     add_cross_attention task_specific_params tie_encoder_decoder id2label label2id gradient_checkpointing use_cache
     pretraining_tp summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj
-    use_parallel_residual image_token_index image_token_id video_token_id vision_start_token_id vision_end_token_id
+    use_parallel_residual ignore_index image_token_index image_token_id video_token_id vision_start_token_id vision_end_token_id
     vision_feature_layer projector_hidden_act media_placeholder_token_id use_unified_vision_chunk video_placeholder
     mm_tokens_per_image boi_token_index eoi_token_index tokenizer_class transformers_version model_type architectures
     auto_map torch_dtype dtype quantization_config name_or_path _name_or_path position_embedding_type max_length

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,8 +16,8 @@ DEFAULT_MODEL: Final = "Llama-3.1-8B"
 """The model that is meant where none is named."""
 
 HINT: Final = "see `costmodel models list`"
-_PRESETS: Final = "costmodel.architecture.presets"
-_INDEX: Final = "index.json"
+_PRESETS: Final = Path(__file__).with_name("presets")
+"""Packaged configurations; ``index.json`` maps each to the Hub repositories that have its shapes, its source first."""
 
 
 def load_model(name_or_path: str) -> tuple[Architecture, str]:
@@ -70,7 +69,7 @@ def preset_config(name: str) -> dict[str, Any]:
     preset = _aliases().get(name.strip().casefold())
     if preset is None:
         raise unknown_name("model", name, model_names(), HINT)
-    return _parse(resources.files(_PRESETS).joinpath(f"{preset}.json").read_bytes(), preset)
+    return _parse((_PRESETS / f"{preset}.json").read_bytes(), preset)
 
 
 def preset_repository(name: str) -> str:
@@ -80,7 +79,7 @@ def preset_repository(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _index() -> dict[str, list[str]]:
-    content: dict[str, list[str]] = json.loads(resources.files(_PRESETS).joinpath(_INDEX).read_bytes())
+    content: dict[str, list[str]] = json.loads((_PRESETS / "index.json").read_bytes())
     return content
 
 

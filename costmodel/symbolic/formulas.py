@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import sympy
 
@@ -12,7 +12,7 @@ from costmodel.architecture.counts import total_parameters
 from costmodel.architecture.types import Architecture
 from costmodel.building import build_parameters, build_textbook
 from costmodel.deployment import Deployment
-from costmodel.documents import RungName
+from costmodel.documents import FORMULA_NAMES, FormulaName, RungName
 from costmodel.equations.rates import CalibratedRates, DatasheetRates, RateSource
 from costmodel.equations.step import OperatorTime, step_operators
 from costmodel.equations.textbook import Textbook, textbook_attention, textbook_decode, textbook_linear
@@ -23,8 +23,7 @@ from costmodel.symbolic.deployment import symbolic_deployment
 from costmodel.symbolic.functions import HELPERS
 from costmodel.symbolic.nomenclature import symbol
 
-FormulaName = Literal["decode", "prefill", "mixed", "spike"]
-FORMULA_NAMES: tuple[FormulaName, ...] = ("decode", "prefill", "mixed", "spike")
+WORKLOAD_SYMBOLS = ("n", "q", "s", "m", "D", "c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +61,12 @@ class Formula:
         free = self.expression.free_symbols
         return tuple(item for item in self.values if item in free)
 
+    def substituted(self, keep: Collection[str] = WORKLOAD_SYMBOLS) -> Formula:
+        """Return the formula with numbers for all symbols but those of the workload."""
+        numbers = {item: sympy.nsimplify(value) for item, value in self.values.items() if str(item) not in keep}
+        terms = tuple(Term(term.name, term.expression.xreplace(numbers)) for term in self.terms)
+        return Formula(self.name, self.rung, terms, self.values)
+
     def evaluate(self, **changed: float) -> float:
         """Return its value in seconds, with some symbols (by name) changed."""
         arguments = self.arguments
@@ -98,22 +103,36 @@ def formula(
     """
     if name not in FORMULA_NAMES:
         raise InputError(f"unknown formula {name!r}; known: {', '.join(FORMULA_NAMES)}")
-    chunk, load_values = _chunk(name, prompt, streams, budget)
-    load_values = {symbol("D"): float(streams), symbol("c"): float(context), **load_values}
+    if rung == "calibrated" and calibration is None:
+        raise InputError("the calibrated rung needs a calibration (--calibration FILE)")
+    numbers = {symbol("D"): float(streams), symbol("c"): float(context)}
+    candidates = []
+    for chunk, chunk_numbers in _chunks(name, prompt, streams, budget):
+        terms, values = _terms(deployment, name, rung, chunk, params, calibration)
+        candidates.append(Formula(name, rung, terms, {**numbers, **chunk_numbers, **values}))
+    return candidates[0] if len(candidates) == 1 else max(candidates, key=Formula.evaluate)
+
+
+def _terms(
+    deployment: Deployment,
+    name: FormulaName,
+    rung: RungName,
+    chunk: Chunk | None,
+    params: float | None,
+    calibration: Calibration | None,
+) -> tuple[tuple[Term, ...], dict[Any, float]]:
+    """Return the operators' expressions and the number of every symbol of model and part."""
     if rung == "textbook":
         textbook, values = symbolic_textbook(deployment, params)
-        return Formula(name, rung, _textbook_terms(textbook, name, chunk), {**load_values, **values})
+        return _textbook_terms(textbook, chunk), values
     symbolic, values = symbolic_deployment(deployment)
     rates: RateSource = DatasheetRates()
-    if rung == "calibrated":
-        if calibration is None:
-            raise InputError("the calibrated rung needs a calibration (--calibration FILE)")
+    if calibration is not None and rung == "calibrated":
         rates, fitted = _symbolic_rates(calibration)
         values |= fitted
     parameters = build_parameters(symbolic, rates)
     work = _work(name, chunk, parameters.windows)
-    terms = tuple(_term(operator) for operator in step_operators(parameters, work))
-    return Formula(name, rung, terms, {**load_values, **values})
+    return tuple(_term(operator) for operator in step_operators(parameters, work)), values
 
 
 def symbolic_textbook(deployment: Deployment, params: float | None = None) -> tuple[Textbook, dict[Any, float]]:
@@ -155,18 +174,27 @@ def _is_mixture(architecture: Architecture) -> bool:
     return any(kind.feed_forward.kind == "moe" for kind in architecture.kinds)
 
 
-def _chunk(name: FormulaName, prompt: int, streams: int, budget: int | None) -> tuple[Chunk | None, dict[Any, float]]:
-    """Return the chunk of a formula in symbols, and the numbers of its symbols."""
+def _chunks(
+    name: FormulaName, prompt: int, streams: int, budget: int | None
+) -> list[tuple[Chunk | None, dict[Any, float]]]:
+    """Return the chunk of a formula in symbols and the numbers of its symbols; two where either may make the longest step.
+
+    Those two are the last full chunk and the remainder after it: the remainder is shorter, but has more before it to attend to.
+    """
     n, q, s, m, decoding = (symbol(item) for item in ("n", "q", "s", "m", "D"))
     if name == "decode":
-        return None, {}
+        return [(None, {})]
     if name == "mixed":
-        return Chunk(q, s), {q: float(prompt if budget is None else min(budget - streams, prompt)), s: 0.0}
+        return [(Chunk(q, s), {q: float(prompt if budget is None else min(budget - streams, prompt)), s: 0.0})]
     if name == "prefill" or budget is None or prompt <= budget - streams:
-        return Chunk(n), {n: float(prompt)}
-    room = m - decoding
-    full = prompt // (budget - streams)
-    return Chunk(room, (sympy.floor(n / room) - 1) * room if full > 1 else 0), {n: float(prompt), m: float(budget)}
+        return [(Chunk(n), {n: float(prompt)})]
+    room, numbers = m - decoding, {n: float(prompt), m: float(budget)}
+    full, rest = divmod(prompt, budget - streams)
+    chunks = [(Chunk(room, (sympy.floor(n / room) - 1) * room if full > 1 else 0), numbers)]
+    if rest:
+        done = sympy.floor(n / room) * room
+        chunks.append((Chunk(n - done, done), numbers))
+    return list(chunks)
 
 
 def _work(name: FormulaName, chunk: Chunk | None, windows: tuple[Window, ...]) -> Work:
@@ -196,7 +224,7 @@ def _term(operator: OperatorTime[Any]) -> Term:
     return Term(operator.name, expression)
 
 
-def _textbook_terms(model: Textbook, name: FormulaName, chunk: Chunk | None) -> tuple[Term, ...]:
+def _textbook_terms(model: Textbook, chunk: Chunk | None) -> tuple[Term, ...]:
     if chunk is None:
         return (Term("weights", textbook_decode(model)),)
     return (

@@ -1,0 +1,30 @@
+"""The figures of ``--plot FILE``. Importing this package does not import Matplotlib; drawing or saving a figure does."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from costmodel.cli.figures.saving import check_target, save_figure
+
+if TYPE_CHECKING:
+    from costmodel.cli.figures.breakdown import draw_breakdown
+    from costmodel.cli.figures.heights import draw_heights
+    from costmodel.cli.figures.roofline import draw_roofline
+    from costmodel.cli.figures.timeline import draw_timeline
+
+__all__ = ["check_target", "draw_breakdown", "draw_heights", "draw_roofline", "draw_timeline", "save_figure"]
+
+_MODULES = {
+    "draw_breakdown": "breakdown",
+    "draw_heights": "heights",
+    "draw_roofline": "roofline",
+    "draw_timeline": "timeline",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a drawing function, and Matplotlib with it, on first use."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,0 +1,249 @@
+"""What all figures share: palette, fonts, size, title and footer, and how numbers are written.
+
+Figures are made for a slide of 16:9. Everything that a colour tells is also told by a hatch, a marker, a line style or a label.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+import matplotlib.style
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from costmodel.documents import Prediction
+
+BLACK: Final = "#000000"
+ORANGE: Final = "#E69F00"
+SKY: Final = "#56B4E9"
+GREEN: Final = "#009E73"
+YELLOW: Final = "#F0E442"
+BLUE: Final = "#0072B2"
+VERMILLION: Final = "#D55E00"
+PURPLE: Final = "#CC79A7"
+PALETTE: Final = (BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE)
+"""Okabe and Ito's colours, which the colour-blind can tell apart."""
+
+INK: Final = "#1A1A1A"
+GREY: Final = "#555555"
+PALE: Final = "#E4E4E4"
+
+TITLE_SIZE: Final = 21
+TEXT_SIZE: Final = 15
+SMALL_SIZE: Final = 13
+FOOTER_SIZE: Final = 11
+
+WIDTH: Final = 12.8
+HEIGHT: Final = 7.2
+"""Inches; 16:9."""
+
+_MARGIN: Final = 0.25
+_TITLE_LINE: Final = TITLE_SIZE * 1.25 / 72
+_SUBTITLE_LINE: Final = TEXT_SIZE * 1.5 / 72
+_FOOTER_LINE: Final = 0.32
+
+RC: Final[dict[str, Any]] = {
+    "font.family": ["DejaVu Sans"],  # comes with Matplotlib, so that a figure looks alike everywhere
+    "font.size": TEXT_SIZE,
+    "axes.titlesize": 16,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10,
+    "axes.labelsize": TEXT_SIZE,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": PALE,
+    "grid.linewidth": 0.8,
+    "hatch.linewidth": 0.9,
+    "legend.fontsize": SMALL_SIZE,
+    "legend.frameon": False,
+    "text.color": INK,
+    "text.parse_math": False,  # a dollar sign in a model's name is a dollar sign
+    "xtick.labelsize": SMALL_SIZE,
+    "ytick.labelsize": SMALL_SIZE,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "svg.hashsalt": "costmodel",
+    "svg.fonttype": "path",
+    "pdf.fonttype": 42,
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw with Matplotlib's defaults and the settings of these figures, whatever the user's own settings are."""
+    with matplotlib.style.context(["default", RC]):
+        yield
+
+
+def new_figure(width: float = WIDTH, height: float = HEIGHT) -> Figure:
+    """Return an empty figure with its own canvas; no display and no global state.
+
+    Args:
+        width, height: size [inches].
+    """
+    figure = Figure(figsize=(width, height), facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def add_frame(figure: Figure, title: str, footer: str, subtitle: str = "") -> None:
+    """Write title, subtitle and footer, and let the axes share what is left.
+
+    Args:
+        figure: new figure.
+        title: the finding, one sentence; it is broken into lines that fit.
+        footer: what the figure is about, small.
+        subtitle: one line below the title.
+    """
+    width, height = figure.get_size_inches()
+    left = _MARGIN / width
+    lines = wrap(figure, title, TITLE_SIZE, width - 2 * _MARGIN, bold=True)
+    top = height - 0.18
+    figure.text(
+        left,
+        top / height,
+        "\n".join(lines),
+        size=TITLE_SIZE,
+        weight="bold",
+        va="top",
+        linespacing=1.2,
+    )
+    top -= len(lines) * _TITLE_LINE + 0.06
+    if subtitle:
+        rows = wrap(figure, subtitle, TEXT_SIZE, width - 2 * _MARGIN)
+        figure.text(left, top / height, "\n".join(rows), size=TEXT_SIZE, color=GREY, va="top", linespacing=1.2)
+        top -= len(rows) * _SUBTITLE_LINE
+    figure.text(left, 0.1 / height, _fit(figure, footer, width - 2 * _MARGIN), size=FOOTER_SIZE, color=GREY, va="bottom")
+    figure.set_label(title)
+    bottom = _FOOTER_LINE / height
+    rect = (left, bottom, 1 - 2 * left, (top - 0.08) / height - bottom)
+    figure.set_layout_engine("constrained", rect=rect, w_pad=0.04, h_pad=0.04)
+
+
+def settle(figure: Figure) -> None:
+    """Lay the axes out and keep them there, so that labels can be placed by what they would cover."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+
+
+def text_width(figure: Figure, text: str, size: float, bold: bool = False) -> float:
+    """Return the width of one line of text [inches]."""
+    drawn = figure.text(0, 0, text, size=size, weight="bold" if bold else "normal")
+    width = float(drawn.get_window_extent(figure.canvas.get_renderer()).width) / figure.dpi
+    drawn.remove()
+    return width
+
+
+def wrap(figure: Figure, text: str, size: float, width: float, bold: bool = False) -> list[str]:
+    """Break a text into the fewest lines of about equal length that fit ``width`` [inches]."""
+    for count in range(1, 6):
+        lines = textwrap.wrap(text, max(-(-len(text) // count) + (8 if count > 1 else 0), 1)) or [""]
+        if len(lines) <= count and all(text_width(figure, line, size, bold) <= width for line in lines):
+            return lines
+    return textwrap.wrap(text, 40)
+
+
+def _fit(figure: Figure, text: str, width: float) -> str:
+    """Shorten a footer that is too long in the middle."""
+    shown, kept = text, len(text)
+    while text_width(figure, shown, FOOTER_SIZE) > width and kept > 20:
+        kept -= 4
+        shown = f"{text[: kept // 2]} … {text[-(kept // 2) :]}"
+    return shown
+
+
+def creator() -> str:
+    """Return ``costmodel`` and its version."""
+    try:
+        return f"costmodel {version('llm-costmodel')}"
+    except PackageNotFoundError:
+        return "costmodel"
+
+
+def short_gpu(prediction: Prediction) -> str:
+    """Return the GPUs of a prediction: ``8 × H200 SXM 141GB``."""
+    name = prediction.gpu.name.removeprefix("NVIDIA ").removeprefix("AMD Instinct ").removeprefix("AMD ")
+    return f"{prediction.gpu.count} × {name}" if prediction.gpu.count > 1 else name
+
+
+def rung_name(prediction: Prediction) -> str:
+    """Return the headline rung in words."""
+    if prediction.headline == "calibrated" and prediction.calibration:
+        return f"calibrated rung ({prediction.calibration})"
+    return f"{prediction.headline} rung"
+
+
+def footer(prediction: Prediction, rung: str | None = None) -> str:
+    """Return the footer of a figure about one prediction.
+
+    Args:
+        prediction: what the figure shows.
+        rung: the rung in words; the headline rung by default.
+    """
+    return " · ".join([prediction.model.name, short_gpu(prediction), rung or rung_name(prediction), creator()])
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Write a number with so many significant digits, thousands apart: 0.0515, 5.15, 131, 1,050."""
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.{digits - 1}e}")
+    magnitude = int(f"{abs(rounded):e}".split("e")[1])
+    return f"{rounded:,.{max(digits - 1 - magnitude, 0)}f}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a time with three significant digits and the unit that suits it: ``16.2 µs``, ``5.15 ms``, ``1.05 s``."""
+    rounded = float(f"{seconds:.2e}")
+    for factor, unit in ((1.0, "s"), (1e-3, "ms")):
+        if rounded >= factor:
+            return f"{significant(seconds / factor)} {unit}"
+    return f"{significant(seconds / 1e-6)} µs"
+
+
+def format_tokens(tokens: float) -> str:
+    """Write a number of tokens: ``8,000``."""
+    return f"{tokens:,.0f}"
+
+
+def format_ratio(ratio: float) -> str:
+    """Write how many times: ``25`` or, below 10, ``2.0``."""
+    return f"{ratio:,.0f}" if ratio >= 9.95 else f"{ratio:.1f}"
+
+
+def format_share(share: float) -> str:
+    """Write a share of a whole as a percentage."""
+    percent = 100 * share
+    return f"{percent:.0f} %" if percent >= 9.95 or percent == 0 else f"{percent:.1f} %"
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """Write a count with its noun: ``1 stream``, ``32 streams``."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def time_unit(longest: float) -> tuple[float, str]:
+    """Return the unit of an axis that reaches to ``longest`` seconds: seconds per unit, and its name."""
+    if longest >= 10:
+        return 1.0, "s"
+    return (1e-3, "ms") if longest >= 1e-3 else (1e-6, "µs")
+
+
+def luminance(color: str) -> float:
+    """Return how light ``#RRGGBB`` is, from 0 (black) to 1 (white): relative luminance as in WCAG 2."""
+    channels = [int(color[index : index + 2], 16) / 255 for index in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def ink_on(color: str) -> str:
+    """Return the text colour, black or white, with the better contrast on ``color``."""
+    lightness = luminance(color) + 0.05
+    return "white" if 1.05 / lightness > lightness / 0.05 else BLACK

@@ -1,0 +1,127 @@
+"""``costmodel gpus``: list, show, check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from costmodel.cli.options import echo_json
+from costmodel.cli.text import gib, large, table
+from costmodel.hardware.calibration import read_calibration
+from costmodel.hardware.catalog import aliases, gpu_names, load_gpu
+from costmodel.hardware.errors import InputError
+from costmodel.hardware.profile import GpuProfile, read_profile
+
+DTYPES = ("bf16", "fp16", "fp8", "int8", "fp4")
+
+
+@click.group("gpus")
+def command() -> None:
+    """List, show and check hardware profiles."""
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+def list_gpus(as_json: bool) -> None:
+    """List the GPUs that have a profile: dense peaks, bandwidth, capacity, link."""
+    profiles = {name: load_gpu(name)[0] for name in gpu_names()}
+    if as_json:
+        gpus = [{"profile": name, **_figures(profile)} for name, profile in profiles.items()]
+        echo_json({"schema": "costmodel.gpus/1", "gpus": gpus})
+        return
+    header = ["name", "part", *(f"{dtype} TFLOP/s" for dtype in DTYPES), "TB/s", "GB", "link GB/s"]
+    click.echo(table([_row(name, profile) for name, profile in profiles.items()], header, left=2))
+    click.echo(
+        "\nPeaks are dense, link bandwidth is per direction. Other names are understood too: `costmodel gpus show h100`."
+    )
+
+
+@command.command("show")
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+def show(name: str, as_json: bool) -> None:
+    """Show every number of a GPU and where it was read."""
+    profile, choice = load_gpu(name)
+    if as_json:
+        echo_json(profile)
+        return
+    click.echo(f"{profile.name} ({choice.name}): {profile.architecture}")
+    others = aliases().get(choice.name, ())
+    if others:
+        click.echo(f"also called {', '.join(others)}")
+    if choice.note:
+        click.echo(f"note: {choice.note}")
+    rows = []
+    for field, figure in profile.figures().items():
+        note = f" ({figure.note})" if figure.note else ""
+        rows.append([field, _value(field, figure.value), f"[{figure.source}]{note}"])
+    click.echo()
+    aligned = table([row[:2] for row in rows]).splitlines()
+    for line, row in zip(aligned, rows, strict=True):
+        click.echo(f"{line}  {row[2]}")
+    click.echo("\nSources")
+    for key, source in profile.sources.items():
+        click.echo(f"  [{key}] {source.title}: {source.url}" + (f" ({source.note})" if source.note else ""))
+
+
+@command.command("check")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+def check(files: tuple[Path, ...]) -> None:
+    """Check profiles or calibrations of your own against their schema."""
+    for path in files:
+        try:
+            profile = read_profile(path)
+        except InputError as error:
+            if "costmodel.calibration" not in _text(path):
+                raise
+            calibration = read_calibration(path)
+            click.echo(f"{path}: calibration {calibration.name} of {calibration.gpu} is valid", nl=True)
+            del error
+        else:
+            click.echo(f"{path}: profile of {profile.name} is valid")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _row(name: str, profile: GpuProfile) -> list[str]:
+    peaks = [profile.peak_flops.get(dtype) for dtype in DTYPES]  # type: ignore[call-overload]
+    return [
+        name,
+        profile.name,
+        *("–" if peak is None else f"{round(peak.value / 1e12, 1):,g}" for peak in peaks),
+        f"{profile.memory_bandwidth.value / 1e12:.4g}",
+        f"{profile.memory_nominal.value / 1e9:g}",
+        f"{profile.link.bandwidth_per_direction.value / 1e9:g} {profile.link.kind}",
+    ]
+
+
+def _figures(profile: GpuProfile) -> dict[str, Any]:
+    return {
+        "name": profile.name,
+        "peak_flops": {dtype: figure.value for dtype, figure in profile.peak_flops.items()},
+        "memory_bandwidth": profile.memory_bandwidth.value,
+        "memory_nominal_bytes": profile.memory_nominal.value,
+        "memory_visible_bytes": profile.memory_visible.value,
+        "link": profile.link.kind,
+        "link_bandwidth_per_direction": profile.link.bandwidth_per_direction.value,
+        "gpus_per_node": profile.link.gpus_per_node.value,
+    }
+
+
+def _value(field: str, value: float) -> str:
+    if field.startswith("peak"):
+        return f"{large(value)}FLOP/s"
+    if "bandwidth" in field:
+        return f"{large(value)}B/s"
+    if field in ("memory_visible", "l2_cache"):
+        return gib(value) if value >= 2**30 else f"{value / 2**20:,.1f} MiB"
+    if field == "memory_nominal":
+        return f"{value / 1e9:g} GB"
+    return f"{value:g} W" if field == "power" else f"{value:g}"

@@ -1,0 +1,90 @@
+"""Entry point: finds commands lazily, so that `costmodel predict` loads only what it needs, and turns every error into one line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from costmodel.hardware.errors import CostModelError, nearest
+
+COMMANDS = {
+    "predict": ("costmodel.cli.predict_command", "Step times, the spike of a long prompt, and who sees it."),
+    "formula": ("costmodel.cli.formula_command", "The model as formulas: print, export, solve, elasticities."),
+    "gpus": ("costmodel.cli.gpus_command", "Hardware profiles: list, show, check."),
+    "models": ("costmodel.cli.models_command", "Model architectures: list, show, import."),
+}
+"""Command → module that defines it as ``command``, and its line in the help."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used, and whose errors are one line on stderr."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order of :data:`COMMANDS`."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or name the nearest one."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            close = nearest(name, COMMANDS)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"commands: {', '.join(COMMANDS)}"
+            raise click.UsageError(f"no command {name!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run, and exit with 0, 1 (the answer is no) or 2 (bad usage or input) without a traceback."""
+        kwargs["standalone_mode"] = False
+        try:
+            result = super().main(*args, **kwargs)
+            sys.stdout.flush()
+            sys.exit(result if isinstance(result, int) else 0)
+        except CostModelError as error:
+            _fail(str(error), error.exit_code)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.ctx.get_help() if error.ctx else "")
+            sys.exit(2)
+        except click.ClickException as error:
+            _fail(error.format_message(), 2)
+        except (click.Abort, KeyboardInterrupt):
+            _fail("interrupted", 130)
+        except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo("error: " + " ".join(message.split()), err=True)
+    sys.exit(code)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Every command has --help. Start with: costmodel predict --prompt 8000 --gpu h100",
+)
+@click.version_option(package_name="llm-costmodel", prog_name="costmodel")
+def main() -> None:
+    """How long one step of an LLM inference server takes, and what that means for the people waiting for its tokens.
+
+    Predicts step times and the spike that every stream sees when a long prompt is prefilled, from the model's architecture and the
+    GPU's datasheet, with formulas that you can read.
+    """

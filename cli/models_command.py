@@ -1,0 +1,155 @@
+"""``costmodel models``: list, show, import."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from costmodel.architecture.counts import active_parameters, kv_bytes_per_token, parameter_table, total_parameters
+from costmodel.architecture.formats import ELEMENT_BITS
+from costmodel.architecture.source import load_model, model_names
+from costmodel.architecture.types import Architecture
+from costmodel.cli.options import echo_json
+from costmodel.cli.text import count, gib, parameters, percent, size, table
+
+
+@click.group("models")
+def command() -> None:
+    """List, show and import model architectures."""
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+def list_models(as_json: bool) -> None:
+    """List the packaged models; any config.json or cached Hugging Face name works as well."""
+    found = {name: load_model(name)[0] for name in model_names()}
+    if as_json:
+        echo_json({"schema": "costmodel.models/1", "models": [_summary(item) for item in found.values()]})
+        return
+    rows = [
+        [
+            name,
+            parameters(total_parameters(item)),
+            parameters(active_parameters(item)),
+            str(item.layer_count),
+            _kinds(item),
+            size(_kv_bytes(item)),
+            item.quantization or item.dtype,
+        ]
+        for name, item in found.items()
+    ]
+    click.echo(table(rows, ["name", "parameters", "active", "layers", "kinds", "KV per token", "weights"]))
+    click.echo(
+        "\nAny config.json, its folder, or a name in the Hugging Face cache works too: `costmodel models show PATH`."
+    )
+
+
+@command.command("show")
+@click.argument("name")
+@click.option(
+    "--tp", type=click.IntRange(1), default=1, show_default=True, help="GPUs that the weights are divided among."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+def show(name: str, tp: int, as_json: bool) -> None:
+    """Show what a model is made of: parameters and bytes by module, layer kinds, KV cache."""
+    architecture, note = load_model(name)
+    if tp > 1:
+        from costmodel.deployment import check_parallelism
+
+        check_parallelism(architecture, tp, 1, 1)
+    rows = parameter_table(architecture, tp)
+    if as_json:
+        modules = [
+            {"module": row.module, "parameters": row.count, "format": row.format, "bytes": row.bytes} for row in rows
+        ]
+        echo_json({"schema": "costmodel.model/1", **_summary(architecture), "tensor_parallel": tp, "modules": modules})
+        return
+    total, active = total_parameters(architecture), active_parameters(architecture)
+    click.echo(
+        f"{architecture.name} ({architecture.model_type}): {count(total)} parameters, {count(active)} active per token"
+    )
+    for index, kind in enumerate(architecture.kinds):
+        click.echo(f"  {architecture.pattern.count(index)} × {_describe(kind)}")
+    click.echo(
+        f"  hidden {count(architecture.hidden)}, vocabulary {count(architecture.vocabulary)}"
+        f"{', tied embeddings' if architecture.tied_embeddings else ''}, {architecture.dtype} activations, "
+        f"KV cache {architecture.kv_dtype or architecture.dtype}: {count(_kv_bytes(architecture))} B per token"
+    )
+    whole = sum(row.bytes for row in rows)
+    body = [[row.module, row.format, count(row.count), gib(row.bytes), percent(row.bytes / whole)] for row in rows]
+    click.echo()
+    click.echo(
+        table(
+            [*body, ["all", "", "", gib(whole), "100 %"]], ["module", "stored as", "weights", "size", "share"], left=2
+        )
+    )
+    if tp > 1:
+        click.echo(f"\nper GPU at TP {tp}")
+    for text in (note, *architecture.notes):
+        if text:
+            click.echo(f"note: {text}")
+
+
+@command.command("import")
+@click.argument("source")
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Overwrite TARGET.")
+def import_model(source: str, target: Path, force: bool) -> None:
+    """Copy the config of SOURCE (path, cached or hub name, preset) to the file TARGET, after checking that it is understood."""
+    from costmodel.architecture.source import model_config
+    from costmodel.cli.files import check_writable, write_atomically
+
+    check_writable(target, force)
+    config = model_config(source)
+    architecture, _ = load_model(source)
+    write_atomically(target, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+    click.echo(f"wrote {target}: {architecture.name}, {count(total_parameters(architecture))} parameters", err=True)
+
+
+def _summary(item: Architecture) -> dict[str, Any]:
+    return {
+        "name": item.name,
+        "model_type": item.model_type,
+        "total_parameters": total_parameters(item),
+        "active_parameters": active_parameters(item),
+        "layers": item.layer_count,
+        "kinds": [
+            {"layers": item.pattern.count(index), "kind": _describe(kind)} for index, kind in enumerate(item.kinds)
+        ],
+        "kv_bytes_per_token": _kv_bytes(item),
+        "dtype": item.dtype,
+        "quantization": item.quantization,
+        "notes": list(item.notes),
+    }
+
+
+def _kv_bytes(item: Architecture) -> int:
+    return int(kv_bytes_per_token(item, ELEMENT_BITS[item.kv_dtype or item.dtype] / 8))
+
+
+def _kinds(item: Architecture) -> str:
+    names = []
+    for index, kind in enumerate(item.kinds):
+        attention = "MLA" if kind.attention.kind == "mla" else "full" if kind.attention.window is None else "window"
+        moe = " MoE" if kind.feed_forward.kind == "moe" else ""
+        names.append((f"{attention}{moe}", item.pattern.count(index)))
+    totals: dict[str, int] = {}
+    for name, layers in names:
+        totals[name] = totals.get(name, 0) + layers
+    return ", ".join(f"{layers} {name}" for name, layers in totals.items())
+
+
+def _describe(kind: Any) -> str:
+    attention, ff = kind.attention, kind.feed_forward
+    if attention.kind == "mla":
+        first = f"MLA, {attention.query_heads} heads, latent {attention.kv_lora_rank} + {attention.rope_head_dim}"
+    else:
+        reach = "full attention" if attention.window is None else f"window of {count(attention.window)}"
+        first = f"{reach}, {attention.query_heads} query and {attention.kv_heads} KV heads of {attention.head_dim}"
+    if ff.kind == "dense":
+        return f"{first}; dense {count(ff.intermediate)}"
+    shared = f" + shared {count(ff.shared_intermediate)}" if ff.shared_intermediate else ""
+    return f"{first}; {ff.experts_per_token} of {ff.experts} experts of {count(ff.intermediate)}{shared}"

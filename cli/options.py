@@ -1,0 +1,177 @@
+"""Options that several commands share, and the kinds of values they take."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import click
+
+from costmodel.hardware.errors import InputError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+PROMPT_PRESETS = {"chat": 1730, "summarisation": 7060, "summarization": 7060}
+"""Median prompts of a chat and of a summarisation trace, as the lesson gives them [tokens]."""
+
+MAX_CONFIGURATIONS = 2000
+"""Largest grid that one call of predict takes."""
+
+
+class Values(click.ParamType):
+    """One value or several, separated by commas."""
+
+    name = "value[,value…]"
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
+        """Split and convert; the error names the option, the piece and the reason."""
+        if isinstance(value, list):
+            return value
+        if self.kind == "text" and os.path.exists(value):
+            return [value]  # a path may have a comma in it
+        pieces = [piece.strip() for piece in str(value).split(",")]
+        if not all(pieces):
+            self.fail(f"{value!r} has an empty value between commas", param, ctx)
+        return [self._one(piece, param, ctx) for piece in pieces]
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Return what the help shows."""
+        return {"tokens": "TOKENS", "whole": "N", "text": "NAME", "chunk": "TOKENS|engine"}[self.kind] + "[,…]"
+
+    def _one(self, piece: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if self.kind == "text":
+            return piece
+        if self.kind == "chunk" and piece.casefold() in ("engine", "none"):
+            return None if piece.casefold() == "none" else "engine"
+        if self.kind == "tokens" and piece.casefold() in PROMPT_PRESETS:
+            return PROMPT_PRESETS[piece.casefold()]
+        try:
+            number = float(piece.replace("_", ""))
+            if number % 1 != 0:
+                raise ValueError
+            return int(number)
+        except (ValueError, OverflowError):
+            names = {"chunk": ", 'engine' or 'none'", "tokens": ", 'chat' or 'summarisation'"}.get(self.kind, "")
+            self.fail(f"{piece!r} is not a whole number{names}", param, ctx)
+
+
+def deployment_options(command: Command) -> Command:
+    """Add the options that fix model, GPU, number formats and parallelism."""
+    for option in reversed(
+        (
+            click.option(
+                "--gpu",
+                type=Values("text"),
+                default="h100",
+                show_default=True,
+                help="GPU: a name (`costmodel gpus list`), what nvidia-smi prints, or a profile.toml.",
+            ),
+            click.option(
+                "--model",
+                type=Values("text"),
+                default="Llama-3.1-8B",
+                show_default=True,
+                help="Model: a preset (`costmodel models list`), a config.json or its folder, or a Hugging Face name.",
+            ),
+            click.option("--tp", type=Values("whole"), default="1", show_default=True, help="Tensor-parallel size."),
+            click.option("--pp", type=int, default=1, show_default=True, help="Pipeline-parallel size."),
+            click.option(
+                "--ep", type=int, default=1, show_default=True, help="Expert-parallel size: 1 or a multiple of --tp."
+            ),
+            click.option(
+                "--dtype",
+                type=Values("text"),
+                default=None,
+                help="Weight dtype: bf16, fp16, fp8, int8, int4, mxfp4, nvfp4.  [default: the checkpoint's]",
+            ),
+            click.option(
+                "--kv-dtype",
+                default=None,
+                help="KV-cache dtype: bf16, fp16, fp8, int8.  [default: the activations', whatever the weights are]",
+            ),
+            click.option(
+                "--compute-dtype",
+                default=None,
+                help="Dtype of the products of quantised weights.  [default: the best that weights and GPU allow]",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def load_options(command: Command) -> Command:
+    """Add the options that fix the workload."""
+    for option in reversed(
+        (
+            click.option(
+                "--prompt",
+                type=Values("tokens"),
+                default="8000",
+                show_default=True,
+                help="Tokens of the long prompt, or `chat` (1,730) or `summarisation` (7,060).",
+            ),
+            click.option(
+                "--streams",
+                type=Values("whole"),
+                default="32",
+                show_default=True,
+                help="Streams that are decoding when it arrives.",
+            ),
+            click.option(
+                "--context",
+                type=Values("whole"),
+                default="500",
+                show_default=True,
+                help="Tokens each stream has in the KV cache.",
+            ),
+            click.option(
+                "--chunk",
+                type=Values("chunk"),
+                default=None,
+                help="Token budget per step (max_num_batched_tokens), or `engine` for vLLM's default on this GPU.  [default: the prompt in one step]",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def grid(**options: list[Any]) -> Iterator[dict[str, Any]]:
+    """Yield every combination of the options' values, the last varying fastest.
+
+    Raises:
+        InputError: more than :data:`MAX_CONFIGURATIONS` combinations.
+    """
+    total = 1
+    for values in options.values():
+        total *= len(values)
+    if total > MAX_CONFIGURATIONS:
+        raise InputError(
+            f"{total:,} configurations are more than {MAX_CONFIGURATIONS:,}; use costmodel.step_times for grids"
+        )
+    for combination in itertools.product(*options.values()):
+        yield dict(zip(options, combination, strict=True))
+
+
+def single(name: str, values: list[Any] | None) -> Any:
+    """Return the one value of an option that takes a single value here."""
+    if values is None:
+        return None
+    if len(values) != 1:
+        raise InputError(f"--{name} takes one value here, not {len(values)}")
+    return values[0]
+
+
+def echo_json(document: Any) -> None:
+    """Write one JSON document to stdout and nothing else."""
+    if hasattr(document, "model_dump_json"):
+        click.echo(document.model_dump_json(by_alias=True, indent=2))
+    else:
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))

@@ -1,0 +1,224 @@
+"""A prediction as text for a person: what happens, who sees it, where the time goes, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from costmodel.cli.text import count, gib, milliseconds, parameters, percent, plural, seconds, significant, size, table
+from costmodel.documents import Operator, Prediction, Rung
+
+PERCENTILE_NAMES = ("p50", "p99", "p99.9", "max")
+
+
+def report(prediction: Prediction) -> str:
+    """Return the report of one prediction."""
+    parts = [
+        _heading(prediction),
+        _rungs(prediction),
+        _spike(prediction),
+        _operators(prediction),
+        _memory(prediction),
+        _remarks(prediction),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def comparison(predictions: Sequence[Prediction], changing: Sequence[str]) -> str:
+    """Return one table of several predictions; ``changing`` names the options that differ between them."""
+    header = [*changing, "decode ms", "prefill ms", "spike ms", "× decode", "steps", "gaps hit", "moves", "fits"]
+    rows = []
+    for item in predictions:
+        rung, spike = item.best, item.spike
+        rows.append(
+            [
+                *(_option(item, name) for name in changing),
+                milliseconds(rung.decode_step_s),
+                milliseconds(rung.prefill_s),
+                milliseconds(spike.height_s),
+                significant(rung.spike_ratio, 3),
+                count(spike.chunks),
+                "all: overload" if spike.overload else percent(spike.fraction_of_gaps),
+                " ".join(name for name in PERCENTILE_NAMES if spike.moves[name]),
+                "yes" if item.memory.fits else "no",
+            ]
+        )
+    first = predictions[0]
+    models = {item.model.name for item in predictions}
+    parts = [f"{first.headline} rung; {_load(first, changing)}"] + ([first.model.name] if len(models) == 1 else [])
+    text = ", ".join(reversed(parts)) + "\n\n" + table(rows, header, left=len(changing))
+    remarks = dict.fromkeys(remark for item in predictions for remark in (*item.notes, *item.warnings))
+    return text + "".join(f"\n{'' if index else chr(10)}note: {remark}" for index, remark in enumerate(remarks))
+
+
+def _option(item: Prediction, name: str) -> str:
+    work = item.workload
+    values = {
+        "model": item.model.name,
+        "gpu": item.gpu.profile,
+        "prompt": count(work.prompt_tokens),
+        "streams": count(work.streams),
+        "context": count(work.context_tokens),
+        "chunk": "one step" if work.chunk_tokens is None else count(work.chunk_tokens),
+        "tp": str(work.tensor_parallel),
+        "dtype": work.dtype,
+    }
+    return values[name]
+
+
+def _heading(item: Prediction) -> str:
+    work = item.workload
+    formats = (
+        f"{work.dtype} weights"
+        if work.dtype == work.compute_dtype
+        else f"{work.dtype} weights, {work.compute_dtype} products"
+    )
+    if work.kv_dtype != work.compute_dtype or work.kv_dtype != work.dtype:
+        formats += f", {work.kv_dtype} KV cache"
+    sizes = [
+        f"{name} {value}"
+        for name, value in (
+            ("TP", work.tensor_parallel),
+            ("PP", work.pipeline_parallel),
+            ("EP", work.expert_parallel),
+        )
+        if value > 1
+    ]
+    size_text = parameters(item.model.total_parameters)
+    if item.model.active_parameters != item.model.total_parameters:
+        size_text += f", {parameters(item.model.active_parameters)} active"
+    gpus = f"{item.gpu.count} × {item.gpu.name}" + (f" ({', '.join(sizes)})" if sizes else "")
+    return f"{item.model.name} ({size_text} parameters; {formats}) on {gpus}\n{_load(item)}"
+
+
+def _load(item: Prediction, changing: Sequence[str] = ()) -> str:
+    work = item.workload
+    streams = [plural(work.streams, "stream")] if "streams" not in changing else []
+    context = [f"context {count(work.context_tokens)}"] if "context" not in changing else []
+    parts = [" at ".join(streams + context)] if streams or context else []
+    if "prompt" not in changing:
+        many = "one prompt" if work.prompts == 1 else f"{work.prompts} prompts"
+        parts.append(f"{many} of {plural(work.prompt_tokens, 'token')}")
+    if "chunk" not in changing:
+        parts.append(
+            "in one step" if work.chunk_tokens is None else f"at most {count(work.chunk_tokens)} tokens per step"
+        )
+    parts.append(f"every {work.every_s:g} s")
+    return ", ".join(parts)
+
+
+def _rungs(item: Prediction) -> str:
+    names = ["textbook", "roofline"] + (["calibrated"] if item.rungs.calibrated else [])
+    rungs: list[Rung] = [item.rungs.get(name) for name in names]  # type: ignore[arg-type]
+    rows = [
+        ["decode step", *(milliseconds(rung.decode_step_s) for rung in rungs)],
+        ["prefill, prompt alone", *(milliseconds(rung.prefill_s) for rung in rungs)],
+        ["  layers' matrices", *(milliseconds(rung.prefill_linear_s) for rung in rungs)],
+        ["  attention", *(milliseconds(rung.prefill_attention_s) for rung in rungs)],
+        ["spike: longest step", *(milliseconds(rung.spike_s) for rung in rungs)],
+        ["spike in decode steps", *(f"{significant(rung.spike_ratio, 3)} ×" for rung in rungs)],
+    ]
+    text = table(rows, ["milliseconds", *names])
+    if (bounds := item.intervals) is not None:
+        shown = ", ".join(
+            f"{label} {milliseconds(low)}–{milliseconds(high)}"
+            for label, (low, high) in (
+                ("decode", bounds.decode_step_s),
+                ("prefill", bounds.prefill_s),
+                ("spike", bounds.spike_s),
+            )
+        )
+        text += f"\n\n  {bounds.level:.0%} intervals of the calibrated rung [ms]: {shown}"
+    return text
+
+
+def _spike(item: Prediction) -> str:
+    spike, rung, work = item.spike, item.best, item.workload
+    times = f"{significant(rung.spike_ratio, 3)} decode steps"
+    if spike.chunks == 1:
+        first = f"Every stream waits {seconds(spike.height_s)} for one token: {times}, in one mixed step."
+    else:
+        first = (
+            f"Every stream gets {count(spike.chunks)} slow tokens in a row, {seconds(spike.duration_s)} in all; "
+            f"the slowest takes {seconds(spike.height_s)}: {times}."
+        )
+    if spike.overload:
+        second = (
+            f"Overload: the next prompt comes after {work.every_s:g} s, before this one is done; every gap is slow."
+        )
+    else:
+        second = (
+            f"Of the {count(spike.gaps_per_period)} gaps a stream sees in {work.every_s:g} s, "
+            f"{percent(spike.fraction_of_gaps)} are slow: {_moved(item)}."
+        )
+    double = item.doubling
+    third = f"Twice the prompt ({count(double.prompt_tokens)} tokens): {seconds(double.spike_s)}, {double.ratio:.3f} × as high"
+    third += f" (textbook {double.textbook_ratio:.3f} ×)."
+    return f"Spike ({item.headline} rung)\n  {first}\n  {second}\n  {third}\n  {_default_server(item)}"
+
+
+def _default_server(item: Prediction) -> str:
+    engine = item.engine
+    if engine.splits_prompt:
+        return (
+            f"A default {engine.name} server (max_num_batched_tokens {count(engine.max_num_batched_tokens)}) splits this into "
+            f"{engine.chunks} steps (--chunk engine); one step needs --max-num-batched-tokens {engine.one_step_budget} or more."
+        )
+    return (
+        f"A default {engine.name} server (max_num_batched_tokens {count(engine.max_num_batched_tokens)}) takes this in one step; "
+        "a smaller --max-num-batched-tokens (here --chunk) lowers the spike."
+    )
+
+
+def _moved(item: Prediction) -> str:
+    moved = [name for name in PERCENTILE_NAMES if item.spike.moves[name]]
+    still = [name for name in PERCENTILE_NAMES if not item.spike.moves[name]]
+    return f"{_and(moved)} {'is' if len(moved) == 1 else 'are'} at the spike" + (
+        f", {_and(still)} not" if still else ""
+    )
+
+
+def _and(names: Sequence[str]) -> str:
+    """Return ``p50``, ``p50 and p99``, ``p50, p99 and max``."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _operators(item: Prediction) -> str:
+    rung = item.best
+    spike = {operator.name: operator for operator in rung.operators}
+    decode = {operator.name: operator for operator in rung.decode_operators}
+    rows = []
+    for name in dict.fromkeys([*decode, *spike]):
+        mixed = spike.get(name)
+        work = [significant(mixed.flops / 1e12, 3), size(mixed.bytes)] if mixed else ["", ""]
+        rows.append([name, *_cells(decode.get(name), rung.decode_step_s), *_cells(mixed, rung.spike_s), *work])
+    header = ["operator", "decode ms", "share", "bound by", "spike ms", "share", "bound by", "TFLOP", "bytes"]
+    body = table(rows, header)
+    return f"Where the time goes ({item.headline} rung): decode step, then the longest mixed step (FLOPs and bytes are its own)\n{body}"
+
+
+def _cells(operator: Operator | None, total: float) -> list[str]:
+    if operator is None:
+        return ["", "", ""]
+    return [milliseconds(operator.time_s), percent(operator.time_s / total), operator.bound]
+
+
+def _memory(item: Prediction) -> str:
+    memory = item.memory
+    verdict = "fits" if memory.fits else "DOES NOT FIT"
+    return (
+        f"Memory per GPU: weights {gib(memory.weights_bytes)}; KV cache {size(memory.kv_bytes_per_token)} per token, "
+        f"needs {gib(memory.kv_needed_bytes)} of {gib(max(memory.kv_available_bytes, 0.0))} free "
+        f"({count(memory.kv_tokens)} tokens): {verdict}"
+    )
+
+
+def _remarks(item: Prediction) -> str:
+    notes = [f"note: {text}" for text in item.notes] + [f"warning: {text}" for text in item.warnings]
+    if item.pipeline is not None:
+        layers = "+".join(map(str, item.pipeline.layers))
+        notes.insert(
+            0,
+            f"note: {len(item.pipeline.layers)} pipeline stages of {layers} layers; times are those of a token through all of "
+            f"them; the slowest stage takes {milliseconds(item.pipeline.slowest_stage_decode_s)} ms per decode step",
+        )
+    return "\n".join(notes)
