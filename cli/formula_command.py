@@ -120,13 +120,16 @@ def _print_formula(made: Formula, latex: bool, values: bool) -> None:
     write = to_latex if latex else to_unicode
     terms = made.substituted().terms if values else made.terms
     if latex:
-        lines = [f"{_latex_time(term.name)} &= {write(term.expression)} \\\\" for term in terms]
+        lines = [f"{item} &= {write(meaning)} \\\\" for item, meaning in reversed(made.definitions)]
+        lines += [f"{_latex_time(term.name)} &= {write(term.expression)} \\\\" for term in terms]
         click.echo("\\begin{align*}\n" + "\n".join(lines) + "\n\\end{align*}")
         return
     width = max(len(term.name) for term in terms)
     click.echo(f"{made.name} [s], {made.rung} rung: the sum of\n")
     for term in terms:
         click.echo(f"  {term.name.ljust(width)} = {write(term.expression)}")
+    for item, meaning in reversed(made.definitions):
+        click.echo(f"  {str(item).ljust(width)} = {write(meaning)}")
     click.echo("\nwhere")
     click.echo(table([_symbol_row(item, made) for item in made.arguments], left=2))
     click.echo(f"\n{made.name} = {milliseconds(made.evaluate())} ms with these values")

@@ -135,7 +135,7 @@ def load_options(command: Command) -> Command:
                 "--chunk",
                 type=Values("chunk"),
                 default=None,
-                help="Token budget per step (max_num_batched_tokens), or `engine` for vLLM's default on this GPU.  [default: the prompt in one step]",
+                help="Token budget per step (max_num_batched_tokens), or `engine` for vLLM's default.  [default: the prompt in one step]",
             ),
         )
     ):

@@ -33,7 +33,9 @@ def check_target(path: Path, force: bool) -> None:
     """
     if path.suffix.lower() not in SUFFIXES:
         what = f"unknown suffix {path.suffix!r}" if path.suffix else "no suffix"
-        raise InputError(f"cannot save a figure as {path.name!r}: {what}; use {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+        raise InputError(
+            f"cannot save a figure as {path.name!r}: {what}; use {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+        )
     target = _resolve(path)
     if not target.parent.is_dir():
         raise InputError(f"cannot save {path}: the folder {target.parent} does not exist")

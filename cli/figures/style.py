@@ -120,7 +120,9 @@ def add_frame(figure: Figure, title: str, footer: str, subtitle: str = "") -> No
         rows = wrap(figure, subtitle, TEXT_SIZE, width - 2 * _MARGIN)
         figure.text(left, top / height, "\n".join(rows), size=TEXT_SIZE, color=GREY, va="top", linespacing=1.2)
         top -= len(rows) * _SUBTITLE_LINE
-    figure.text(left, 0.1 / height, _fit(figure, footer, width - 2 * _MARGIN), size=FOOTER_SIZE, color=GREY, va="bottom")
+    figure.text(
+        left, 0.1 / height, _fit(figure, footer, width - 2 * _MARGIN), size=FOOTER_SIZE, color=GREY, va="bottom"
+    )
     figure.set_label(title)
     bottom = _FOOTER_LINE / height
     rect = (left, bottom, 1 - 2 * left, (top - 0.08) / height - bottom)

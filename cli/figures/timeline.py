@@ -15,12 +15,15 @@ from costmodel.documents import Prediction
 
 ALL_SHOWN: Final = 40
 """Up to so many mixed steps are all drawn; of more, the first and the last few."""
+_BAR_INK: Final = style.ink_on(style.VERMILLION)
 _SIDE: Final = 0.2
 """Decode steps on either side take at least this much of the time of the mixed steps shown."""
 _FEWEST_DECODES: Final = 6
 _MOST_DECODES: Final = 400
 """More decode steps than this are drawn as one band: single ones would be too thin to see."""
 _ROWS: Final = 5
+_HEADROOM: Final = 1.45
+"""Height of the upper panel over that of its tallest step; the brackets need the rest."""
 
 
 class _Shown(NamedTuple):
@@ -111,7 +114,7 @@ def _choose(decode: float, steps: list[float]) -> _Shown:
     visible = sum(head) + sum(tail)
     decodes = max(math.ceil(_SIDE * visible / decode), _FEWEST_DECODES)
     hidden = math.fsum(steps) - visible if tail else 0.0
-    gap = 0.18 * visible if tail else 0.0
+    gap = 0.2 * visible if tail else 0.0
     return _Shown(decode, decodes, head, tail, len(steps) - len(head) - len(tail), hidden, sum(head), gap)
 
 
@@ -160,21 +163,20 @@ def _draw_steps(axes: Axes, prediction: Prediction, shown: _Shown) -> None:
     _bracket(axes, (shown.mixed_end, shown.right), tallest, "decode steps\nagain")
     if shown.tail:
         middle = shown.cut + shown.gap / 2
-        text = f"… {style.plural(shown.skipped, 'more step')}\nin {style.format_seconds(shown.hidden)} …"
-        axes.text(middle, tallest * 0.45, text, ha="center", va="center", size=style.SMALL_SIZE)
+        text = f"…\n{shown.skipped:,} more\nsteps in\n{style.format_seconds(shown.hidden)}\n…"
+        axes.text(middle, tallest * 0.5, text, ha="center", va="center", size=style.SMALL_SIZE, linespacing=1.25)
     axes.set_xlim(shown.left, shown.right)
-    axes.set_ylim(0, 1.45 * tallest)
+    axes.set_ylim(0, _HEADROOM * tallest)
     ticks = _ticks(0.0, tallest, 4)
     axes.set_yticks(ticks, [_plain(tick / unit) for tick in ticks])
-    axes.set_ylabel(f"time of the step ({name})")
+    axes.set_ylabel(f"time of the step ({name})", y=0.5 / _HEADROOM)
     axes.spines["left"].set_bounds(0, ticks[-1])
     axes.tick_params(labelbottom=False, bottom=False)
 
 
 def _add_bar(axes: Axes, begin: float, width: float, height: float, mixed: bool, line: float) -> None:
     face, hatch = (style.VERMILLION, "//") if mixed else (style.SKY, "")
-    edge = style.ink_on(style.VERMILLION) if mixed else style.INK
-    axes.add_patch(Rectangle((begin, 0), width, height, facecolor=face, hatch=hatch, edgecolor=edge, linewidth=0))
+    axes.add_patch(Rectangle((begin, 0), width, height, facecolor=face, hatch=hatch, edgecolor=_BAR_INK, linewidth=0))
     axes.add_patch(Rectangle((begin, 0), width, height, facecolor="none", edgecolor=style.INK, linewidth=line))
 
 
@@ -221,21 +223,24 @@ def _draw_streams(axes: Axes, prediction: Prediction, shown: _Shown) -> None:
     tokens = [begin + seconds for begin, seconds in shown.mixed()]
     dense = shown.decodes > _MOST_DECODES
     if not dense:
-        tokens += [begin + seconds for begin, seconds in shown.decoding() if begin + seconds < shown.right]
+        tokens += [begin + seconds for begin, seconds in shown.decoding()[:-1]]
     line = 2.2 if shown.decodes < 40 else 0.8
-    axes.axvspan(0, shown.mixed_end, color=style.ORANGE, alpha=0.18, linewidth=0)
+    parts = [(0.0, shown.cut), (shown.cut + shown.gap, shown.mixed_end)] if shown.tail else [(0.0, shown.cut)]
+    for begin, end in parts:
+        axes.axvspan(begin, end, color=style.ORANGE, alpha=0.18, linewidth=0)
     for row, label in enumerate(rows):
         if label == "⋮":
             continue
         axes.vlines(sorted(tokens), row - 0.32, row + 0.32, color=style.INK, linewidth=line)
         if dense:
             for begin in (shown.left, shown.mixed_end):
-                axes.fill_betweenx((row - 0.32, row + 0.32), begin, begin + shown.decodes * shown.decode, color=style.INK)
+                axes.fill_betweenx(
+                    (row - 0.32, row + 0.32), begin, begin + shown.decodes * shown.decode, color=style.INK
+                )
     prompt_row = len(rows) + 0.25
-    parts = [(0.0, shown.cut), (shown.cut + shown.gap, shown.mixed_end)] if shown.tail else [(0.0, shown.cut)]
     for begin, end in parts:
         box = (begin, prompt_row - 0.36), end - begin, 0.72
-        axes.add_patch(Rectangle(*box, facecolor=style.VERMILLION, hatch="//", edgecolor=BAR_INK, linewidth=0))
+        axes.add_patch(Rectangle(*box, facecolor=style.VERMILLION, hatch="//", edgecolor=_BAR_INK, linewidth=0))
         axes.add_patch(Rectangle(*box, facecolor="none", edgecolor=style.INK, linewidth=1.0))
     if shown.tail:
         for row in [index for index, label in enumerate(rows) if label != "⋮"] + [prompt_row]:
@@ -247,9 +252,6 @@ def _draw_streams(axes: Axes, prediction: Prediction, shown: _Shown) -> None:
     axes.tick_params(left=False)
     axes.spines["left"].set_visible(False)
     axes.set_ylabel(f"{style.plural(prediction.workload.streams, 'stream')}:\na tick per token")
-
-
-BAR_INK: Final = style.ink_on(style.VERMILLION)
 
 
 def _label_time(axes: Axes, shown: _Shown) -> None:
@@ -265,7 +267,8 @@ def _label_time(axes: Axes, shown: _Shown) -> None:
         after = list(_multiples(step, first, shown.right + offset))
     labels = [_plain(tick / unit, (step / unit)) for tick in before + after]
     axes.set_xticks([*before, *(tick - offset for tick in after)], labels)
-    axes.set_xlabel(f"time since the prompt was scheduled ({name}), to scale")
+    scale = f"to scale, {style.plural(shown.skipped, 'step')} left out" if shown.tail else "to scale"
+    axes.set_xlabel(f"time since the prompt was scheduled ({name}), {scale}")
     if shown.tail:
         axes.plot(
             [shown.cut, shown.cut + shown.gap],
@@ -301,26 +304,24 @@ def _plain(value: float, step: float | None = None) -> str:
 
 def _write_in_block(figure: Figure, axes: Axes, prediction: Prediction, shown: _Shown) -> None:
     """Write the height into a single long step, where there is room."""
-    if prediction.spike.chunks > 1:
-        return
-    text = style.format_seconds(prediction.spike.height_s)
-    _write_if_fits(figure, axes, shown, prediction.spike.height_s / 2, text, 34, style.VERMILLION)
+    if prediction.spike.chunks == 1:
+        text = style.format_seconds(prediction.spike.height_s)
+        _write_if_fits(figure, axes, shown, prediction.spike.height_s / 2, [text], 34, style.VERMILLION)
 
 
 def _write_in_rows(figure: Figure, axes: Axes, prediction: Prediction, shown: _Shown) -> None:
     """Say who waits, in the empty part of the rows, and what the prompt gets."""
-    rows = len(_rows(prediction.workload.streams))
-    height, total = (style.format_seconds(value) for value in (prediction.spike.height_s, prediction.spike.duration_s))
-    if prediction.spike.chunks == 1:
-        text = f"no stream gets a token for {height}"
-        _write_if_fits(figure, axes, shown, (rows - 1) / 2, text, style.TEXT_SIZE + 2, None)
-    what = "first tokens" if prediction.workload.prompts > 1 else "first token"
+    rows, spike = len(_rows(prediction.workload.streams)), prediction.spike
+    height, total = style.format_seconds(spike.height_s), style.format_seconds(spike.duration_s)
+    if spike.chunks == 1:
+        texts = [f"no stream gets a token for {height}", f"no stream gets\na token for {height}", "no\ntoken"]
+        _write_if_fits(figure, axes, shown, (rows - 1) / 2, texts, style.TEXT_SIZE + 2, None)
     if not shown.tail:
-        _write_if_fits(
-            figure, axes, shown, rows + 0.25, f"prefill, then its {what} after {total}", style.SMALL_SIZE, style.VERMILLION
-        )
+        steps = f" in {spike.chunks:,} steps" if spike.chunks > 1 else ""
+        texts = [f"prefill{steps}: {total}", total]
+        _write_if_fits(figure, axes, shown, rows + 0.25, texts, style.SMALL_SIZE, style.VERMILLION)
     axes.annotate(
-        what,
+        "first tokens" if prediction.workload.prompts > 1 else "first token",
         (shown.mixed_end, rows + 0.25),
         (10, 0),
         textcoords="offset points",
@@ -330,12 +331,15 @@ def _write_in_rows(figure: Figure, axes: Axes, prediction: Prediction, shown: _S
 
 
 def _write_if_fits(
-    figure: Figure, axes: Axes, shown: _Shown, level: float, text: str, size: float, on: str | None
+    figure: Figure, axes: Axes, shown: _Shown, level: float, texts: Sequence[str], size: float, on: str | None
 ) -> None:
-    """Write ``text`` in the middle of the mixed steps if it is narrower than they are."""
+    """Write the first of ``texts`` that is narrower than the mixed steps into the middle of them."""
     box = axes.get_window_extent()
-    room = box.width / figure.dpi * shown.mixed_end / (shown.right - shown.left)
-    if style.text_width(figure, text, size, bold=True) > 0.92 * room:
+    room = 0.92 * box.width / figure.dpi * shown.mixed_end / (shown.right - shown.left)
+    for text in texts:
+        if max(style.text_width(figure, line, size, bold=True) for line in text.splitlines()) <= room:
+            break
+    else:
         return
     around = None if on is None else {"facecolor": on, "edgecolor": "none", "pad": 3}
     color = style.INK if on is None else style.ink_on(on)

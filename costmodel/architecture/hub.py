@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from costmodel.hardware.errors import InputError
 
+_HUB: Final = "https://huggingface.co"
 _TIMEOUT: Final = 5.0
 """Seconds to wait for the Hub to answer."""
 
@@ -73,40 +74,71 @@ def fetch(repository: str) -> Path | None:
     offline = os.environ.get("HF_HUB_OFFLINE", "").strip().upper()
     if offline in ("1", "ON", "YES", "TRUE") or importlib.util.find_spec("huggingface_hub") is None:
         return None
-    path = _download(repository, "config.json", required=True)
-    _download(repository, "hf_quant_config.json", required=False)
-    return Path(path).parent if path else None
+    endpoint = (os.environ.get("HF_ENDPOINT") or _HUB).rstrip("/")
+    _knock(repository, endpoint)
+    path = _download(repository, "config.json", endpoint)
+    if path is None:
+        raise InputError(f"model {repository!r}: its repository on {endpoint} has no config.json")
+    _download(repository, "hf_quant_config.json", endpoint)
+    return Path(path).parent
 
 
-def _download(repository: str, filename: str, required: bool) -> str | None:
+def _knock(repository: str, endpoint: str) -> None:
+    """Ask the Hub once, so that no network is said at once: its own client repeats for half a minute.
+
+    Raises:
+        InputError: it cannot be reached, or answers with an error of its own.
+    """
+    from urllib.error import HTTPError
+    from urllib.parse import quote
+    from urllib.request import Request, urlopen
+
+    try:
+        request = Request(f"{endpoint}/{quote(repository)}/resolve/main/config.json", method="HEAD")
+        with urlopen(request, timeout=_TIMEOUT):
+            return
+    except HTTPError as error:
+        error.close()
+        if error.code < 500:  # unknown, restricted, renamed: its client knows how to tell
+            return
+        raise _unreachable(repository, endpoint, f"it answers {error.code}") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise _unreachable(repository, endpoint, " ".join(str(reason).split()) or type(error).__name__) from error
+
+
+def _unreachable(repository: str, endpoint: str, reason: str) -> InputError:
+    return InputError(f"model {repository!r}: not packaged, not cached, and {endpoint} could not be asked ({reason})")
+
+
+def _download(repository: str, filename: str, endpoint: str) -> str | None:
+    """Return the path of one file in the cache; None if the repository has no such file."""
     import huggingface_hub
-    from huggingface_hub import errors
+    from huggingface_hub import errors, utils
 
-    endpoint = os.environ.get("HF_ENDPOINT") or None
-    shown = endpoint or "https://huggingface.co"
+    quiet = utils.are_progress_bars_disabled()
+    utils.disable_progress_bars()
     try:
         found: Any = huggingface_hub.hf_hub_download(
             repository, filename, endpoint=endpoint, etag_timeout=_TIMEOUT, cache_dir=str(cache_folder())
         )
-    except errors.EntryNotFoundError as error:
-        if not required:
-            return None
-        raise InputError(f"model {repository!r}: its repository on {shown} has no {filename}") from error
+    except errors.LocalEntryNotFoundError as error:  # a subclass of EntryNotFoundError that means "could not be asked"
+        raise _unreachable(repository, endpoint, type(error.__cause__ or error).__name__) from error
+    except errors.EntryNotFoundError:
+        return None
     except errors.GatedRepoError as error:
         raise InputError(
-            f"model {repository!r}: access on {shown} is restricted; log in with `hf auth login`"
+            f"model {repository!r}: access on {endpoint} is restricted; log in with `hf auth login`"
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise InputError(
-            f"model {repository!r}: unknown to {shown} (or private); see `costmodel models list` for packaged ones"
+            f"model {repository!r}: unknown to {endpoint} (or private); see `costmodel models list` for packaged ones"
         ) from error
     except errors.HFValidationError as error:
         raise InputError(f"model {repository!r}: not a valid organisation/name") from error
-    except Exception as error:  # the Hub client lets its HTTP library's own errors through
-        if not required:
-            return None
-        reason = type(error).__name__
-        raise InputError(
-            f"model {repository!r}: not packaged, not cached, and {shown} could not be asked ({reason})"
-        ) from error
+    except Exception as error:  # the client lets the errors of its HTTP library through
+        raise _unreachable(repository, endpoint, type(error).__name__) from error
+    finally:
+        if not quiet:
+            utils.enable_progress_bars()
     return str(found)

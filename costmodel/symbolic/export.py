@@ -28,6 +28,14 @@ JS_HELPER = """function smooth_max(a, b, p) {
 class _UnicodePrinter(StrPrinter):  # type: ignore[misc]
     """``Max`` as ``max``, products with ·, small powers raised."""
 
+    def _print_Add(self, expression: Any, order: Any = None) -> str:
+        """Print a sum with a positive term first: m - D, not -D + m."""
+        printed = [self._print(term) for term in self._as_ordered_terms(expression, order=order)]
+        printed.sort(key=lambda text: text.startswith("-"))
+        signed = [f" - {text[1:]}" if text.startswith("-") else f" + {text}" for text in printed]
+        first = printed[0] if printed[0].startswith("-") else signed[0].removeprefix(" + ")
+        return first + "".join(signed[1:])
+
     def _print_Max(self, expression: Any) -> str:
         return f"max({', '.join(self._print(item) for item in expression.args)})"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -23,6 +23,7 @@ from costmodel.symbolic.deployment import symbolic_deployment
 from costmodel.symbolic.functions import HELPERS
 from costmodel.symbolic.nomenclature import symbol
 
+Definitions = tuple[tuple[Any, Any], ...]
 WORKLOAD_SYMBOLS = ("n", "q", "s", "m", "D", "c")
 
 
@@ -43,17 +44,22 @@ class Formula:
         rung: which rung.
         terms: operators; the formula is their sum [s].
         values: the number of every symbol in it.
+        definitions: symbols of the terms that follow from others, e.g. q = m − D, in the order in which to replace them.
     """
 
     name: FormulaName
     rung: RungName
     terms: tuple[Term, ...]
     values: Mapping[Any, float]
+    definitions: Definitions = ()
 
     @property
     def expression(self) -> Any:
-        """Σ terms [s]."""
-        return sympy.Add(*(term.expression for term in self.terms))
+        """Σ terms, with the definitions put in [s]."""
+        total = sympy.Add(*(term.expression for term in self.terms))
+        for item, meaning in self.definitions:
+            total = total.xreplace({item: meaning})
+        return total
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -65,7 +71,7 @@ class Formula:
         """Return the formula with numbers for all symbols but those of the workload."""
         numbers = {item: sympy.nsimplify(value) for item, value in self.values.items() if str(item) not in keep}
         terms = tuple(Term(term.name, term.expression.xreplace(numbers)) for term in self.terms)
-        return Formula(self.name, self.rung, terms, self.values)
+        return replace(self, terms=terms)
 
     def evaluate(self, **changed: float) -> float:
         """Return its value in seconds, with some symbols (by name) changed."""
@@ -107,9 +113,9 @@ def formula(
         raise InputError("the calibrated rung needs a calibration (--calibration FILE)")
     numbers = {symbol("D"): float(streams), symbol("c"): float(context)}
     candidates = []
-    for chunk, chunk_numbers in _chunks(name, prompt, streams, budget):
+    for chunk, chunk_numbers, definitions in _chunks(name, prompt, streams, budget):
         terms, values = _terms(deployment, name, rung, chunk, params, calibration)
-        candidates.append(Formula(name, rung, terms, {**numbers, **chunk_numbers, **values}))
+        candidates.append(Formula(name, rung, terms, {**numbers, **chunk_numbers, **values}, definitions))
     return candidates[0] if len(candidates) == 1 else max(candidates, key=Formula.evaluate)
 
 
@@ -176,52 +182,36 @@ def _is_mixture(architecture: Architecture) -> bool:
 
 def _chunks(
     name: FormulaName, prompt: int, streams: int, budget: int | None
-) -> list[tuple[Chunk | None, dict[Any, float]]]:
+) -> list[tuple[Chunk | None, dict[Any, float], Definitions]]:
     """Return the chunk of a formula in symbols and the numbers of its symbols; two where either may make the longest step.
 
     Those two are the last full chunk and the remainder after it: the remainder is shorter, but has more before it to attend to.
     """
     n, q, s, m, decoding = (symbol(item) for item in ("n", "q", "s", "m", "D"))
     if name == "decode":
-        return [(None, {})]
+        return [(None, {}, ())]
     if name == "mixed":
-        return [(Chunk(q, s), {q: float(prompt if budget is None else min(budget - streams, prompt)), s: 0.0})]
+        return [(Chunk(q, s), {q: float(prompt if budget is None else min(budget - streams, prompt)), s: 0.0}, ())]
     if name == "prefill" or budget is None or prompt <= budget - streams:
-        return [(Chunk(n), {n: float(prompt)})]
+        return [(Chunk(n), {n: float(prompt)}, ())]
     room, numbers = m - decoding, {n: float(prompt), m: float(budget)}
     full, rest = divmod(prompt, budget - streams)
-    chunks = [(Chunk(room, (sympy.floor(n / room) - 1) * room if full > 1 else 0), numbers)]
+    before = (sympy.floor(n / room) - 1) * room
+    chunks: list[tuple[Chunk | None, dict[Any, float], Definitions]]
+    chunks = [(Chunk(q, s), numbers, ((s, before), (q, room))) if full > 1 else (Chunk(q), numbers, ((q, room),))]
     if rest:
         done = sympy.floor(n / room) * room
-        chunks.append((Chunk(n - done, done), numbers))
-    return list(chunks)
+        chunks.append((Chunk(q, s), numbers, ((s, done), (q, n - done))))
+    return chunks
 
 
 def _work(name: FormulaName, chunk: Chunk | None, windows: tuple[Window, ...]) -> Work:
     decodes = [] if name == "prefill" else [Decodes(symbol("D"), symbol("c"))]
-    return make_work([] if chunk is None else [_present(chunk)], decodes, windows)
-
-
-def _present(chunk: Chunk) -> Chunk:
-    """Return the chunk with its token count known to be at least one (m > D is checked where numbers are)."""
-    tokens = chunk.tokens
-    if tokens.is_Symbol:
-        return chunk
-    return Chunk(_Positive(tokens), chunk.cached)
-
-
-class _Positive(sympy.Function):  # type: ignore[misc]
-    """Marks an expression as a positive integer so that min(q, 1) is 1; replaced by its argument afterwards."""
-
-    is_integer = True
-    is_positive = True
-    is_finite = True
+    return make_work([] if chunk is None else [chunk], decodes, windows)
 
 
 def _term(operator: OperatorTime[Any]) -> Term:
-    expression = sympy.sympify(operator.seconds)
-    expression = expression.replace(_Positive, lambda inner: inner)
-    return Term(operator.name, expression)
+    return Term(operator.name, sympy.sympify(operator.seconds))
 
 
 def _textbook_terms(model: Textbook, chunk: Chunk | None) -> tuple[Term, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +27,15 @@ def elasticities(formula: Formula) -> list[Elasticity]:
     """
     arguments = formula.arguments
     numbers = [float(formula.values[item]) for item in arguments]
-    expression = formula.expression
+    # The number of chunks before the longest one does not change with a small change of anything.
+    expression = formula.expression.replace(sympy.floor, lambda inner: sympy.Float(math.floor(_number(inner, formula))))
     total = formula.evaluate()
     found = []
     for item, number in zip(arguments, numbers, strict=True):
         derivative = sympy.lambdify(arguments, sympy.diff(expression, item), modules=[HELPERS, "math"])
         found.append(Elasticity(item, float(derivative(*numbers)) * number / total))
     return sorted(found, key=lambda elasticity: (-abs(elasticity.value), str(elasticity.symbol)))
+
+
+def _number(expression: Any, formula: Formula) -> float:
+    return float(expression.xreplace({item: sympy.Float(value) for item, value in formula.values.items()}))

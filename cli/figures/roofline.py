@@ -1,0 +1,309 @@
+"""Figure (d): the roofline of the GPU, with the operators of the decode step and of the spike step on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from costmodel.cli.figures import style
+from costmodel.cli.figures.groups import group_of
+from costmodel.cli.figures.labels import Box, Label, place_labels, trace
+from costmodel.documents import Operator, Prediction
+
+_TERA: Final = 1e12
+_LABELLED: Final = 0.01
+"""Operators that take less of the step than this have a marker but no label."""
+_NEAR: Final = 0.16
+"""Operators of one step closer than this share a label [decades]."""
+
+
+class _Point(NamedTuple):
+    """An operator on the figure."""
+
+    intensity: float
+    rate: float
+    share: float
+    operator: Operator
+
+
+def draw_roofline(prediction: Prediction, peaks: Mapping[str, float], bandwidth: float) -> Figure:
+    """Draw attained TFLOP/s against arithmetic intensity on logarithmic axes, per GPU.
+
+    Operators are those of the headline rung; on the roofline rung they lie on a roof, on the calibrated rung below. Hollow circles
+    are the decode step's, filled diamonds the spike step's; the area of a marker tells the share of its step's time.
+
+    Args:
+        prediction: whose operators.
+        peaks: dense peak of each compute dtype [FLOP/s]; only those in use are drawn.
+        bandwidth: of the memory [B/s].
+    """
+    rung = prediction.best
+    decode, spike = _points(rung.decode_operators), _points(rung.operators)
+    roofs = roofs_in_use(prediction, peaks)
+    with style.styled():
+        figure = style.new_figure()
+        style.add_frame(figure, _title(prediction), style.footer(prediction))
+        axes = figure.subplots()
+        _scale(axes, [*decode, *spike], roofs, bandwidth)
+        lines = _draw_roofs(axes, roofs, bandwidth)
+        _draw_points(axes, decode, style.BLUE, "o", hollow=True)
+        _draw_points(axes, spike, style.VERMILLION, "D", hollow=False)
+        _legend(axes, prediction)
+        style.settle(figure)
+        points, taken = [trace(axes, *line) for line in lines], _name_roofs(figure, axes, roofs, bandwidth)
+        taken.append(_extent(figure, axes.get_legend()))
+        for step in (decode, spike):
+            points += [_ring(axes, point) for point in step]
+        labels = [*_labels(decode, style.BLUE), *_labels(spike, _DARK_RED)]
+        place_labels(figure, axes, labels, np.concatenate(points), taken)
+    return figure
+
+
+_DARK_RED: Final = "#8F3F00"
+"""Vermillion, dark enough for text."""
+
+
+def roofs_in_use(prediction: Prediction, peaks: Mapping[str, float]) -> dict[str, float]:
+    """Return the peaks that the workload's operators run into, highest first.
+
+    A compute-bound operator of the roofline rung runs exactly at the peak of its dtype. The peak of the main compute dtype is always
+    there. Of dtypes with the same peak, the one that the workload names is taken.
+    """
+    load, rung = prediction.workload, prediction.rungs.roofline
+    reached = [
+        operator.flops / operator.time_s
+        for operator in (*rung.decode_operators, *rung.operators)
+        if operator.bound == "compute" and operator.time_s > 0
+    ]
+    named = [load.compute_dtype, load.kv_dtype, load.dtype, "bf16", "fp16"]
+    order = sorted(peaks, key=lambda dtype: named.index(dtype) if dtype in named else len(named))
+    found: dict[str, float] = {}
+    for dtype in order:
+        peak = peaks[dtype]
+        used = dtype == load.compute_dtype or any(math.isclose(rate, peak, rel_tol=1e-6) for rate in reached)
+        if used and not any(math.isclose(peak, other, rel_tol=1e-6) for other in found.values()):
+            found[dtype] = peak
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _points(operators: Iterable[Operator]) -> list[_Point]:
+    """Return the operators that compute anything; communication and overheads have no place on a roofline."""
+    total = sum(operator.time_s for operator in operators)
+    return [
+        _Point(
+            operator.flops / operator.bytes, operator.flops / operator.time_s / _TERA, operator.time_s / total, operator
+        )
+        for operator in operators
+        if operator.flops > 0 and operator.bytes > 0 and operator.time_s > 0
+    ]
+
+
+def _title(prediction: Prediction) -> str:
+    rung = prediction.best
+    decode, spike = _main_bound(rung.decode_operators), _main_bound(rung.operators)
+    first, second = (
+        f"{style.format_share(share)} of {style.format_seconds(seconds)}"
+        for share, seconds in ((decode[1], rung.decode_step_s), (spike[1], prediction.spike.height_s))
+    )
+    if decode[0] == spike[0]:
+        return f"Both steps are {decode[0]}-bound: decode {first}, the spike {second}"
+    return f"Decode is {decode[0]}-bound ({first}), the spike {spike[0]}-bound ({second})"
+
+
+def _main_bound(operators: Iterable[Operator]) -> tuple[str, float]:
+    """Return what limits the operators that take most of the time, and their share of it."""
+    sums: dict[str, float] = {}
+    for operator in operators:
+        sums[operator.bound] = sums.get(operator.bound, 0.0) + operator.time_s
+    bound = max(sums, key=lambda each: sums[each])
+    return bound, sums[bound] / sum(sums.values())
+
+
+def _scale(axes: Axes, points: Sequence[_Point], roofs: Mapping[str, float], bandwidth: float) -> None:
+    ridges = [peak / bandwidth for peak in roofs.values()]
+    intensities = [point.intensity for point in points] + ridges
+    rates = [point.rate for point in points] + [peak / _TERA for peak in roofs.values()]
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    low = min(intensities) / 4
+    axes.set_xlim(low, max(intensities) * 5)
+    axes.set_ylim(min(min(rates) / 6, low * bandwidth / _TERA * 2), max(rates) * 2.6)
+    for axis, (begin, end) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        powers = range(math.ceil(math.log10(begin)), math.floor(math.log10(end)) + 1)
+        ticks = [float(f"1e{power}") for power in powers]
+        axis.set_ticks(ticks, [f"{tick:,.10g}" for tick in ticks])
+        axis.set_ticks([], minor=True)
+    axes.grid(True)
+    axes.set_xlabel("arithmetic intensity (FLOP/B)")
+    axes.set_ylabel("attained rate per GPU (TFLOP/s)")
+
+
+def _draw_roofs(
+    axes: Axes, roofs: Mapping[str, float], bandwidth: float
+) -> list[tuple[Sequence[float], Sequence[float]]]:
+    """Draw the slope of the memory and the roof of each dtype; return the lines."""
+    low, high = axes.get_xlim()
+    lines = []
+    for index, peak in enumerate(roofs.values()):
+        ridge = peak / bandwidth
+        xs = [low, ridge, high] if index == 0 else [ridge, high]
+        ys = [min(x * bandwidth, peak) / _TERA for x in xs]
+        axes.plot(xs, ys, color=style.INK, linewidth=2.4, linestyle=("-", "--", "-.", ":")[index % 4], zorder=2)
+        axes.plot(
+            [ridge, ridge], [axes.get_ylim()[0], peak / _TERA], color=style.GREY, linewidth=1.1, linestyle=":", zorder=1
+        )
+        lines += [(xs, ys), ([ridge, ridge], [axes.get_ylim()[0], peak / _TERA])]
+    return lines
+
+
+def _name_roofs(figure: Figure, axes: Axes, roofs: Mapping[str, float], bandwidth: float) -> list[Box]:
+    """Write the peaks on the roofs, the bandwidth on the slope and the ridge points at the foot; return the boxes."""
+    low, high = axes.get_xlim()
+    bottom = axes.get_ylim()[0]
+    texts = []
+    for index, (dtype, peak) in enumerate(roofs.items()):
+        text = f"{dtype} peak {style.significant(peak / _TERA)} TFLOP/s"
+        place = {"ha": "right", "va": "bottom", "textcoords": "offset points"}
+        texts.append(axes.annotate(text, (high, peak / _TERA), (-4, 3), size=style.SMALL_SIZE, **place))
+        ridge = peak / bandwidth
+        side = {"ha": "left"} if index == 0 else {"ha": "right"}
+        words = f"ridge {style.significant(ridge)} FLOP/B"
+        shift = (5 if index == 0 else -5, 5 + 18 * max(index - 1, 0))
+        texts.append(
+            axes.annotate(
+                words,
+                (ridge, bottom),
+                shift,
+                textcoords="offset points",
+                size=style.SMALL_SIZE,
+                color=style.GREY,
+                **side,
+            )
+        )
+    middle = low * (list(roofs.values())[-1] / bandwidth / low) ** 0.32
+    begin, end = axes.transData.transform([(low, low * bandwidth), (10 * low, 10 * low * bandwidth)])
+    texts.append(
+        axes.text(
+            middle,
+            middle * bandwidth / _TERA,
+            f"memory {style.significant(bandwidth / 1e12)} TB/s",
+            rotation=math.degrees(math.atan2(end[1] - begin[1], end[0] - begin[0])),
+            rotation_mode="anchor",
+            ha="center",
+            va="bottom",
+            size=style.SMALL_SIZE,
+        )
+    )
+    return [_extent(figure, text) for text in texts]
+
+
+def _extent(figure: Figure, artist: Any) -> Box:
+    box = artist.get_window_extent(figure.canvas.get_renderer())
+    return (box.x0, box.y0, box.x1, box.y1)
+
+
+def _area(share: float) -> float:
+    """Return the area of a marker [points²]."""
+    return 40 + 700 * share
+
+
+def _draw_points(axes: Axes, points: Sequence[_Point], color: str, marker: str, hollow: bool) -> None:
+    axes.scatter(
+        [point.intensity for point in points],
+        [point.rate for point in points],
+        s=[_area(point.share) for point in points],
+        marker=marker,
+        facecolors="none" if hollow else color,
+        edgecolors=color if hollow else style.INK,
+        linewidths=2.4 if hollow else 0.8,
+        zorder=5 if hollow else 4,
+    )
+
+
+def _ring(axes: Axes, point: _Point) -> Any:
+    """Return points that cover a marker [pixels]."""
+    x, y = axes.transData.transform((point.intensity, point.rate))
+    radius = math.sqrt(_area(point.share)) / 2 * axes.figure.dpi / 72
+    angles = np.linspace(0, 2 * np.pi, 12, endpoint=False)
+    rings = [(x + size * np.cos(angles), y + size * np.sin(angles)) for size in (0.4 * radius, 1.1 * radius)]
+    return np.concatenate([np.column_stack(ring) for ring in rings])
+
+
+def _labels(points: Sequence[_Point], color: str) -> list[Label]:
+    """Return a label for every cluster of operators that takes a visible share of the step, the largest first."""
+    found = []
+    for cluster in _clusters(points):
+        share = math.fsum(point.share for point in cluster)
+        if share < _LABELLED:
+            continue
+        anchor = max(cluster, key=lambda point: point.share)
+        names: dict[str, None] = {}
+        for point in sorted(cluster, key=lambda point: -point.share):
+            names[_short(point.operator)] = None
+        lines = _fold([*names], 26)
+        text = "\n".join([*lines[:-1], f"{lines[-1]} {style.format_share(share)}"])
+        found.append((share, Label(anchor.intensity, anchor.rate, text, color)))
+    return [label for _, label in sorted(found, key=lambda item: -item[0])]
+
+
+def _short(operator: Operator) -> str:
+    """Return the name of an operator's group as on a label."""
+    if operator.name.startswith("experts"):
+        return "experts"
+    name = group_of(operator).name.split(" (")[0]
+    return {"feed-forward / experts": "feed-forward", "attention projections": "projections"}.get(name, name)
+
+
+def _fold(names: Sequence[str], width: int) -> list[str]:
+    """Join names with commas into lines of about ``width``."""
+    lines = [names[0]]
+    for name in names[1:]:
+        if len(lines[-1]) + len(name) + 2 <= width:
+            lines[-1] += f", {name}"
+        else:
+            lines[-1] += ","
+            lines.append(name)
+    return lines
+
+
+def _clusters(points: Sequence[_Point]) -> list[list[_Point]]:
+    """Gather operators whose markers nearly coincide."""
+    clusters: list[list[_Point]] = []
+    for point in sorted(points, key=lambda each: (each.intensity, each.rate)):
+        near = [cluster for cluster in clusters if any(_distance(point, other) < _NEAR for other in cluster)]
+        merged = [other for cluster in near for other in cluster]
+        clusters = [cluster for cluster in clusters if cluster not in near] + [[*merged, point]]
+    return clusters
+
+
+def _distance(one: _Point, other: _Point) -> float:
+    return math.hypot(math.log10(one.intensity / other.intensity), math.log10(one.rate / other.rate))
+
+
+def _legend(axes: Axes, prediction: Prediction) -> None:
+    rung, rest = prediction.best, []
+    for name, operators in (("decode", rung.decode_operators), ("spike", rung.operators)):
+        total = sum(operator.time_s for operator in operators)
+        share = sum(operator.time_s for operator in operators if operator.flops <= 0) / total
+        if share >= 0.0005:
+            rest.append(f"{name} {style.format_share(share)}")
+    hollow = Line2D(
+        [], [], marker="o", markersize=12, linestyle="", markerfacecolor="none", color=style.BLUE, markeredgewidth=2.4
+    )
+    filled = Line2D([], [], marker="D", markersize=11, linestyle="", color=style.VERMILLION, markeredgecolor=style.INK)
+    handles = [hollow, filled]
+    labels = [
+        f"decode step, {style.format_seconds(rung.decode_step_s)}",
+        f"spike step, {style.format_seconds(prediction.spike.height_s)}",
+    ]
+    title = "area and %: share of the step's time"
+    if rest:
+        handles.append(Line2D([], [], linestyle=""))
+        labels.append(f"not shown, no FLOPs: {', '.join(rest)}")
+    axes.legend(handles, labels, loc="upper left", title=title, title_fontsize=style.SMALL_SIZE, alignment="left")
