@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,7 +21,13 @@ MAX_CONFIGURATIONS = 2000
 """Largest grid that one call of predict takes."""
 
 
-class Values(click.ParamType):
+if TYPE_CHECKING:
+    ListType = click.ParamType[list[Any]]
+else:
+    ListType = click.ParamType  # generic only from click 8.3
+
+
+class Values(ListType):
     """One value or several, separated by commas."""
 
     name = "value[,value…]"

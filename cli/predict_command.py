@@ -48,11 +48,12 @@ def command(as_json: bool, plot: str | None, figure: str, force: bool, **options
         check_target(Path(plot), force)
     names = ("model", "gpu", "tp", "dtype", "streams", "context", "prompt", "chunk")
     values = {name: options.pop(name) or [None] for name in names}
-    predictions = [predict(**combination, **options) for combination in grid(**values)]
+    asked = [{**combination, **options} for combination in grid(**values)]
+    predictions = [predict(**each) for each in asked]
     if plot is not None:
         from costmodel.cli.predict_figures import draw
 
-        draw(figure, predictions, Path(plot), force)
+        draw(figure, predictions, asked, Path(plot), force)
         click.echo(f"wrote {plot}", err=True)
     _show(predictions, [name for name in names if len(values[name]) > 1], as_json)
 

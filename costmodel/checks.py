@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 from costmodel.hardware.errors import InputError
@@ -17,25 +18,34 @@ def whole(value: Any, name: str, least: int = 0, most: int = MAX_TOKENS) -> int:
     Raises:
         InputError: not a whole number, or outside [least, most].
     """
-    number = value
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or (isinstance(value, float) and value % 1 != 0):
-        try:
-            number = value.__index__()  # NumPy integers
-        except AttributeError:
-            raise InputError(f"{name} must be a whole number, not {value!r}") from None
+    try:
+        number = int(value) if isinstance(value, float) and value % 1 == 0 else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise InputError(f"{name} must be a whole number, not {shown(value)}")
     if number < least:
-        raise InputError(f"{name} must be at least {least}, not {value}")
+        raise InputError(f"{name} must be at least {least}, not {shown(value)}")
     if number > most:
-        raise InputError(f"{name} must be at most {most}, not {value}")
-    return int(number)
+        raise InputError(f"{name} must be at most {most}, not {shown(value)}")
+    return number
 
 
 def positive(value: Any, name: str) -> float:
     """Return ``value`` as a finite float above zero, or raise :class:`InputError`."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} must be a number, not {value!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{name} must be a number, not {shown(value)}") from None
     if not math.isfinite(number) or number <= 0:
-        raise InputError(f"{name} must be a finite number above zero, not {value}")
+        raise InputError(f"{name} must be a finite number above zero, not {shown(value)}")
     return number
+
+
+def shown(value: Any) -> str:
+    """Return a value as it is shown in an error: its repr, cut to a readable length."""
+    try:
+        text = repr(value)
+    except Exception:  # an int of thousands of digits, or an object whose repr fails
+        text = f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -99,7 +99,7 @@ class Rungs(Frozen):
 
     def get(self, name: RungName) -> Rung:
         """Return a rung by name; the roofline where a calibrated one is asked for and there is none."""
-        return self.calibrated or self.roofline if name == "calibrated" else getattr(self, name)  # type: ignore[no-any-return]
+        return self.calibrated or self.roofline if name == "calibrated" else getattr(self, name)
 
 
 class Spike(Frozen):

@@ -20,6 +20,7 @@ from costmodel.documents import (
     PipelineInfo,
     Prediction,
     Rung,
+    RungName,
     Rungs,
     Spike,
     Workload,
@@ -90,7 +91,7 @@ def predict(
         rung_parameters["calibrated"] = build_parameters(deployment, rates)
     textbook = build_textbook(deployment, params)
     rungs = {name: step_rung(each, load) for name, each in rung_parameters.items()}
-    headline = "calibrated" if fitted else "roofline"
+    headline: RungName = "calibrated" if fitted else "roofline"
     spike = _spike(rung_parameters[headline], load, rungs[headline])
     memory = memory_of(
         deployment, load.streams, load.context, load.prompt, load.prompts, load.budget or load.one_step_budget

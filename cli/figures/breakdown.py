@@ -10,13 +10,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from costmodel.cli.figures import style
-from costmodel.cli.figures.groups import GROUPS, WHOLE, Group, seconds_by_group
+from costmodel.cli.figures.groups import FEED_FORWARD, GROUPS, WHOLE, Group, seconds_by_group
 from costmodel.documents import Operator, Prediction, Rung
 from costmodel.hardware.errors import InputError
 
 MOST_PREDICTIONS: Final = 6
 """A figure of more would not be legible."""
-_BAR: Final = 0.74
+_BAR: Final = 0.78
+_NAME: Final = 1.1
+"""Room for the name of a prediction above its bars, in bars."""
+_LONG_NAME: Final = 48
 
 
 class _Row(NamedTuple):
@@ -43,20 +46,22 @@ def draw_breakdown(predictions: Sequence[Prediction]) -> Figure:
             f"plot 1 to {MOST_PREDICTIONS} of them in one figure"
         )
     names = distinguish(predictions)
-    rows = _rows(predictions)
+    rows, experts = _rows(predictions), _has_experts(predictions)
     with style.styled():
         figure = style.new_figure()
         alone = style.footer(predictions[0], "all rungs")
-        style.add_frame(figure, _title(predictions, names), alone if len(predictions) == 1 else _common(predictions))
+        style.add_frame(
+            figure, _title(predictions, names, experts), alone if len(predictions) == 1 else _common(predictions)
+        )
         decode, spike = figure.subplots(1, 2, sharey=True)
         _draw_panel(decode, "Decode step", [(row.level, row.decode) for row in rows])
         _draw_panel(spike, "Spike step", [(row.level, row.spike) for row in rows])
         size = style.SMALL_SIZE if len(rows) <= 12 else style.FOOTER_SIZE
         decode.set_yticks([row.level for row in rows], [row.rung for row in rows], size=size)
-        decode.set_ylim(rows[-1].level + 0.6, rows[0].level - (0.6 if len(predictions) == 1 else 1.2))
+        decode.set_ylim(rows[-1].level + 0.6, rows[0].level - (0.6 if len(predictions) == 1 else 0.4 + _NAME))
         decode.tick_params(left=False)
         spike.tick_params(left=False)
-        _legend(figure, rows)
+        _legend(figure, rows, experts)
         style.settle(figure)
         for axes, bars in (
             (decode, [(row.level, row.decode) for row in rows]),
@@ -70,19 +75,29 @@ def draw_breakdown(predictions: Sequence[Prediction]) -> Figure:
 
 def distinguish(predictions: Sequence[Prediction]) -> list[str]:
     """Return what tells predictions apart, in words; their numbers where nothing does."""
-    parts: list[list[str]] = [[] for _ in predictions]
-    for column in zip(*map(_facts, predictions), strict=True):
-        if len(set(column)) > 1:
-            for part, fact in zip(parts, column, strict=True):
-                part.append(fact)
-    names = [" · ".join(part) for part in parts]
+    asked, formats = ([facts(prediction) for prediction in predictions] for facts in (_facts, _formats))
+    names = [" · ".join(parts) for parts in _differing(asked)]
+    if len(set(names)) < len(names):  # formats mostly follow from the model, so they are told only where they must be
+        names = [" · ".join(parts) for parts in _differing([[*a, *b] for a, b in zip(asked, formats, strict=True)])]
     if len(set(names)) == len(names):
         return names
     return [f"{index + 1}. {name}".rstrip(". ") for index, name in enumerate(names)]
 
 
+def _differing(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return the rows without the columns in which all are equal."""
+    columns = [column for column in zip(*rows, strict=True) if len(set(column)) > 1]
+    return [[column[index] for column in columns] for index in range(len(rows))]
+
+
+def _formats(prediction: Prediction) -> list[str]:
+    """Return the number formats, in words."""
+    load = prediction.workload
+    return [f"weights {load.dtype}", f"KV {load.kv_dtype}", f"compute {load.compute_dtype}"]
+
+
 def _facts(prediction: Prediction) -> list[str]:
-    """Return everything that was asked for, in words."""
+    """Return what was asked for but the number formats, in words."""
     load = prediction.workload
     budget = "one step" if load.chunk_tokens is None else f"budget {style.format_tokens(load.chunk_tokens)}"
     return [
@@ -91,9 +106,6 @@ def _facts(prediction: Prediction) -> list[str]:
         f"TP {load.tensor_parallel}",
         f"PP {load.pipeline_parallel}",
         f"EP {load.expert_parallel}",
-        f"weights {load.dtype}",
-        f"KV {load.kv_dtype}",
-        f"compute {load.compute_dtype}",
         f"{load.prompts} × {style.plural(load.prompt_tokens, 'token')}"
         if load.prompts > 1
         else style.plural(load.prompt_tokens, "token"),
@@ -124,32 +136,44 @@ def _rows(predictions: Sequence[Prediction]) -> list[_Row]:
         for name, rung in _rungs(prediction):
             rows.append(_Row(level, name, seconds_by_group(rung.decode_operators), seconds_by_group(rung.operators)))
             level += 1
-        level += 0.9
+        level += _NAME
     return rows
 
 
-def _title(predictions: Sequence[Prediction], names: Sequence[str]) -> str:
+def _title(predictions: Sequence[Prediction], names: Sequence[str], experts: bool) -> str:
     """Say what takes most of each step, or which configuration has the lowest and the highest spike."""
     if len(predictions) == 1:
-        rung, spike = predictions[0].best, predictions[0].spike
-        decode = _largest(rung.decode_operators)
-        mixed = _largest(rung.operators)
-        first = f"{decode[0]}: {style.format_share(decode[1])} of the {style.format_seconds(rung.decode_step_s)} decode step"
-        same = "" if mixed[0] == decode[0] else f"{mixed[0]}: "
-        return f"{first}, {same}{style.format_share(mixed[1])} of the {style.format_seconds(spike.height_s)} spike step"
+        rung = predictions[0].best
+        (decode, first), (mixed, second) = (
+            _largest(operators, experts) for operators in (rung.decode_operators, rung.operators)
+        )
+        begin = f"{first} of the {style.format_seconds(rung.decode_step_s)} decode step"
+        end = f"{second} of the {style.format_seconds(rung.spike_s)} spike step"
+        return f"{begin} and {end} are {decode}" if decode == mixed else f"{begin} is {decode}, {end} {mixed}"
     heights = [(prediction.spike.height_s, name) for prediction, name in zip(predictions, names, strict=True)]
     (low, best), (high, worst) = min(heights), max(heights)
     if low >= 0.995 * high:
         return f"All {len(predictions)} configurations spike to {style.format_seconds(high)}"
+    best, worst = (name if len(name) <= _LONG_NAME else f"{name[: _LONG_NAME - 1]}…" for name in (best, worst))
     return f"Spike step: {style.format_seconds(low)} ({best}) to {style.format_seconds(high)} ({worst})"
 
 
-def _largest(operators: Sequence[Operator]) -> tuple[str, float]:
+def _largest(operators: Sequence[Operator], experts: bool) -> tuple[str, str]:
     """Return the name and share of the group that takes most time."""
     sums = seconds_by_group(operators)
     group = max(sums, key=lambda each: sums[each])
-    name = group.name.split(" (")[0]
-    return name[0].upper() + name[1:] if name != "lm_head" else name, sums[group] / sum(sums.values())
+    name = _name(group, experts).split(" (")[0].replace(" / ", " and ").replace(" + ", " and ")
+    return name, style.format_share(sums[group] / sum(sums.values()))
+
+
+def _name(group: Group, experts: bool) -> str:
+    """Return a group's name; a dense model has no experts."""
+    return group.name if group is not FEED_FORWARD or experts else "feed-forward"
+
+
+def _has_experts(predictions: Sequence[Prediction]) -> bool:
+    operators = [operator for prediction in predictions for operator in prediction.rungs.roofline.operators]
+    return any(operator.name.startswith("experts") for operator in operators)
 
 
 def _draw_panel(axes: Axes, title: str, bars: Sequence[tuple[float, dict[Group, float]]]) -> None:
@@ -172,23 +196,14 @@ def _draw_panel(axes: Axes, title: str, bars: Sequence[tuple[float, dict[Group, 
     axes.spines["left"].set_position(("data", 0))
 
 
-def _legend(figure: Figure, rows: Sequence[_Row]) -> None:
+def _legend(figure: Figure, rows: Sequence[_Row], experts: bool) -> None:
     used = {group for row in rows for group in (*row.decode, *row.spike)}
     shown = [group for group in GROUPS if group in used]
     handles = [
         Patch(facecolor=group.color, hatch=group.hatch * 2, edgecolor=style.ink_on(group.color), linewidth=0.8)
         for group in shown
     ]
-    figure.legend(
-        handles,
-        [group.name for group in shown],
-        loc="outside upper left",
-        ncols=4,
-        handlelength=2.2,
-        handleheight=1.3,
-        columnspacing=1.4,
-        borderaxespad=0.2,
-    )
+    style.add_legend(figure, handles, [_name(group, experts) for group in shown], 4)
 
 
 def _write_values(figure: Figure, axes: Axes, bars: Sequence[tuple[float, dict[Group, float]]], size: float) -> None:
@@ -199,8 +214,8 @@ def _write_values(figure: Figure, axes: Axes, bars: Sequence[tuple[float, dict[G
     for level, parts in bars:
         begin = 0.0
         for group, seconds in parts.items():
-            text = style.significant(seconds / unit)
-            if style.text_width(figure, text, size) + 0.12 <= seconds / unit * inches:
+            text = _value(seconds / unit)
+            if style.text_width(figure, text, size) + 0.1 <= seconds / unit * inches:
                 axes.text(
                     (begin + seconds / 2) / unit,
                     level,
@@ -224,14 +239,20 @@ def _write_values(figure: Figure, axes: Axes, bars: Sequence[tuple[float, dict[G
         )
 
 
+def _value(value: float) -> str:
+    """Write a segment's time with at most three digits, and at most two decimals."""
+    return f"{value:,.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+
+
 def _write_names(figure: Figure, panels: Sequence[Axes], names: Sequence[str], rows: Sequence[_Row]) -> None:
     """Write each prediction's name above its bars."""
     first = [row.level for row in rows if row.rung == "textbook"]
-    size = style.TEXT_SIZE if len(rows) <= 12 else style.SMALL_SIZE - 1
+    size = style.TEXT_SIZE if len(rows) <= 12 else style.FOOTER_SIZE + 1
     axes = panels[0]
+    room = (panels[-1].get_window_extent().x1 - axes.get_window_extent().x0) / figure.dpi
     for name, level in zip(names, first, strict=True):
         axes.annotate(
-            name,
+            style.shorten(figure, name, size, room, bold=True),
             (0, level - _BAR / 2),
             (2, 3),
             textcoords="offset points",

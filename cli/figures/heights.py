@@ -68,6 +68,8 @@ def draw_heights(
                 markersize=7,
                 markeredgecolor="white",
                 markeredgewidth=0.6,
+                clip_on=False,
+                zorder=3,
             )
         _scale(axes, prompts, [height / unit for height in heights])
         axes.set_xlabel("length of the prompt (tokens)")
@@ -145,7 +147,7 @@ def _label_ends(figure: Figure, axes: Axes, end: float, labels: Sequence[tuple[s
     box = axes.get_window_extent()
     line = style.TEXT_SIZE * 1.45 * figure.dpi / 72
     wanted = [float(axes.transData.transform((end, value))[1]) for _, value in labels]
-    placed = spread(wanted, line, box.y0, box.y1 - 1.5 * line)
+    placed = spread(wanted, line, box.y0, box.y1 - 2.6 * line)
     back = axes.transData.inverted().transform
     gap = 0.3 * figure.dpi
     for (label, value), level, (color, _, marker) in zip(labels, placed, _LOOKS, strict=False):
@@ -182,7 +184,7 @@ def _label_marks(
     if limit_s is not None:
         axes.axhline(limit_s / unit, color=style.INK, linewidth=1.6, linestyle=(0, (8, 4)))
         points.append(trace(axes, [low, high], [limit_s / unit] * 2))
-        labels.append(Label(low * 1.25, limit_s / unit, f"limit {style.format_seconds(limit_s)}"))
+        labels.append(Label(low * 1.25, limit_s / unit, f"limit {style.format_limit(limit_s)}"))
     if mark is not None:
         tokens, height = mark
         axes.plot(
@@ -194,4 +196,8 @@ def _label_marks(
             points.append(np.column_stack([x + radius * np.cos(ring), y + radius * np.sin(ring)]))
         text = f"{style.plural(tokens, 'token')}:\n{style.format_seconds(height)}"
         labels.insert(0, Label(tokens, height / unit, text, size=style.TEXT_SIZE + 2))
+        if tokens in prompts:
+            lowest = min(ys[prompts.index(tokens)] for _, ys in curves)
+            if lowest < 0.995 * height:
+                labels.append(Label(tokens, lowest / unit, style.format_seconds(lowest), size=style.TEXT_SIZE))
     place_labels(figure, axes, labels, np.concatenate(points))

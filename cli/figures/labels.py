@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +49,7 @@ def place_labels(
     for label in labels:
         anchor = axes.transData.transform((label.x, label.y))
         lines = label.text.splitlines()
-        wide = max(style.text_width(figure, line, label.size) for line in lines) * figure.dpi + 4
+        wide = max(style.text_width(figure, line, label.size) for line in lines) * figure.dpi + 8
         high = len(lines) * label.size * 1.3 * figure.dpi / 72 + 2
         places = _places(anchor, wide, high, figure.dpi / 72)
         box = min(places, key=lambda place: _cost(place[1], place[0], (*frame.min, *frame.max), boxes, points))[1]
@@ -106,7 +107,7 @@ def trace(axes: Axes, xs: Sequence[float], ys: Sequence[float]) -> Any:
     """Return points every few pixels along a line in data coordinates [pixels]."""
     corners = axes.transData.transform(np.column_stack([xs, ys]))
     pieces = [corners[:1]]
-    for begin, end in zip(corners[:-1], corners[1:], strict=True):
+    for begin, end in pairwise(corners):
         count = max(int(np.hypot(*(end - begin)) / 4), 1)
         pieces.append(begin + (end - begin) * np.linspace(0, 1, count + 1)[1:, None])
     return np.concatenate(pieces)

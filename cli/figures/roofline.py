@@ -56,7 +56,9 @@ def draw_roofline(prediction: Prediction, peaks: Mapping[str, float], bandwidth:
         _draw_points(axes, spike, style.VERMILLION, "D", hollow=False)
         _legend(axes, prediction)
         style.settle(figure)
-        points, taken = [trace(axes, *line) for line in lines], _name_roofs(figure, axes, roofs, bandwidth)
+        taken = _name_roofs(figure, axes, roofs, bandwidth)
+        points = [trace(axes, *line) for line in lines]
+        points.append(_name_slope(figure, axes, max(roofs.values()) / bandwidth, bandwidth, [*decode, *spike]))
         taken.append(_extent(figure, axes.get_legend()))
         for step in (decode, spike):
             points += [_ring(axes, point) for point in step]
@@ -105,15 +107,14 @@ def _points(operators: Iterable[Operator]) -> list[_Point]:
 
 
 def _title(prediction: Prediction) -> str:
-    rung = prediction.best
-    decode, spike = _main_bound(rung.decode_operators), _main_bound(rung.operators)
-    first, second = (
-        f"{style.format_share(share)} of {style.format_seconds(seconds)}"
-        for share, seconds in ((decode[1], rung.decode_step_s), (spike[1], prediction.spike.height_s))
-    )
-    if decode[0] == spike[0]:
-        return f"Both steps are {decode[0]}-bound: decode {first}, the spike {second}"
-    return f"Decode is {decode[0]}-bound ({first}), the spike {spike[0]}-bound ({second})"
+    rung, parts = prediction.best, []
+    for name, operators, seconds in (
+        ("Decode", rung.decode_operators, rung.decode_step_s),
+        ("spike", rung.operators, rung.spike_s),
+    ):
+        bound, share = _main_bound(operators)
+        parts.append(f"{name}: {style.format_share(share)} of {style.format_seconds(seconds)} is {bound}-bound")
+    return "; ".join(parts)
 
 
 def _main_bound(operators: Iterable[Operator]) -> tuple[str, float]:
@@ -132,7 +133,7 @@ def _scale(axes: Axes, points: Sequence[_Point], roofs: Mapping[str, float], ban
     axes.set_xscale("log")
     axes.set_yscale("log")
     low = min(intensities) / 4
-    axes.set_xlim(low, max(intensities) * 5)
+    axes.set_xlim(low, max(max(intensities) * 20, max(ridges) * 60))
     axes.set_ylim(min(min(rates) / 6, low * bandwidth / _TERA * 2), max(rates) * 2.6)
     for axis, (begin, end) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
         powers = range(math.ceil(math.log10(begin)), math.floor(math.log10(end)) + 1)
@@ -164,11 +165,10 @@ def _draw_roofs(
 
 def _name_roofs(figure: Figure, axes: Axes, roofs: Mapping[str, float], bandwidth: float) -> list[Box]:
     """Write the peaks on the roofs, the bandwidth on the slope and the ridge points at the foot; return the boxes."""
-    low, high = axes.get_xlim()
-    bottom = axes.get_ylim()[0]
+    high, bottom = axes.get_xlim()[1], axes.get_ylim()[0]
     texts = []
     for index, (dtype, peak) in enumerate(roofs.items()):
-        text = f"{dtype} peak {style.significant(peak / _TERA)} TFLOP/s"
+        text = f"{dtype} peak {_plain(peak / _TERA)} TFLOP/s"
         place = {"ha": "right", "va": "bottom", "textcoords": "offset points"}
         texts.append(axes.annotate(text, (high, peak / _TERA), (-4, 3), size=style.SMALL_SIZE, **place))
         ridge = peak / bandwidth
@@ -186,21 +186,39 @@ def _name_roofs(figure: Figure, axes: Axes, roofs: Mapping[str, float], bandwidt
                 **side,
             )
         )
-    middle = low * (list(roofs.values())[-1] / bandwidth / low) ** 0.32
-    begin, end = axes.transData.transform([(low, low * bandwidth), (10 * low, 10 * low * bandwidth)])
-    texts.append(
-        axes.text(
-            middle,
-            middle * bandwidth / _TERA,
-            f"memory {style.significant(bandwidth / 1e12)} TB/s",
-            rotation=math.degrees(math.atan2(end[1] - begin[1], end[0] - begin[0])),
-            rotation_mode="anchor",
-            ha="center",
-            va="bottom",
-            size=style.SMALL_SIZE,
-        )
-    )
     return [_extent(figure, text) for text in texts]
+
+
+def _name_slope(figure: Figure, axes: Axes, ridge: float, bandwidth: float, points: Sequence[_Point]) -> Any:
+    """Write the bandwidth along the slope where it is farthest from the operators; return points that cover it [pixels]."""
+    low = axes.get_xlim()[0]
+    text = f"memory {_plain(bandwidth / 1e12)} TB/s"
+    begin, end = (axes.transData.transform((x, x * bandwidth / _TERA)) for x in (low, ridge))
+    along = (end - begin) / np.hypot(*(end - begin))
+    upwards = np.array([-along[1], along[0]])
+    half = style.text_width(figure, text, style.SMALL_SIZE) * figure.dpi / 2
+    length = float(np.hypot(*(end - begin)))
+    markers = [axes.transData.transform((point.intensity, point.rate)) for point in points]
+    places = [begin + along * place for place in np.linspace(half + 8, max(length - half - 8, half + 9), 40)]
+    clear = [min((abs(float((marker - place) @ along)) for marker in markers), default=0.0) for place in places]
+    middle = places[int(np.argmax(np.minimum(clear, half + 25)))]
+    anchor = axes.transData.inverted().transform(middle + upwards * 5)
+    axes.text(
+        *anchor,
+        text,
+        rotation=math.degrees(math.atan2(along[1], along[0])),
+        rotation_mode="anchor",
+        ha="center",
+        va="bottom",
+        size=style.SMALL_SIZE,
+    )
+    across = np.linspace(5, 5 + style.SMALL_SIZE * 1.2 * figure.dpi / 72, 5)
+    return np.concatenate([middle + along * step + np.outer(across, upwards) for step in np.linspace(-half, half, 40)])
+
+
+def _plain(value: float) -> str:
+    """Write a datasheet number with the digits that it has."""
+    return f"{round(value, 2):,.10g}"
 
 
 def _extent(figure: Figure, artist: Any) -> Box:
@@ -243,9 +261,8 @@ def _labels(points: Sequence[_Point], color: str) -> list[Label]:
         if share < _LABELLED:
             continue
         anchor = max(cluster, key=lambda point: point.share)
-        names: dict[str, None] = {}
-        for point in sorted(cluster, key=lambda point: -point.share):
-            names[_short(point.operator)] = None
+        largest = sorted((point.operator for point in cluster), key=lambda operator: -operator.time_s)
+        names = dict.fromkeys(map(_short, largest)) if len(cluster) > 1 else [_single(largest[0])]
         lines = _fold([*names], 26)
         text = "\n".join([*lines[:-1], f"{lines[-1]} {style.format_share(share)}"])
         found.append((share, Label(anchor.intensity, anchor.rate, text, color)))
@@ -257,7 +274,14 @@ def _short(operator: Operator) -> str:
     if operator.name.startswith("experts"):
         return "experts"
     name = group_of(operator).name.split(" (")[0]
-    return {"feed-forward / experts": "feed-forward", "attention projections": "projections"}.get(name, name)
+    return {"feed-forward / experts": "feed-forward"}.get(name, name)
+
+
+def _single(operator: Operator) -> str:
+    """Return the name of one operator as on a label: ``experts gate_up``."""
+    if operator.name.startswith(("prefill_attention", "decode_attention")):
+        return operator.name.replace("_attention", " attention").replace(".", " ")
+    return operator.name.replace("_proj", "").replace(".", " ")
 
 
 def _fold(names: Sequence[str], width: int) -> list[str]:
@@ -302,8 +326,15 @@ def _legend(axes: Axes, prediction: Prediction) -> None:
         f"decode step, {style.format_seconds(rung.decode_step_s)}",
         f"spike step, {style.format_seconds(prediction.spike.height_s)}",
     ]
-    title = "area and %: share of the step's time"
     if rest:
         handles.append(Line2D([], [], linestyle=""))
-        labels.append(f"not shown, no FLOPs: {', '.join(rest)}")
-    axes.legend(handles, labels, loc="upper left", title=title, title_fontsize=style.SMALL_SIZE, alignment="left")
+        labels.append(f"no FLOPs, not shown:\n{', '.join(rest)}")
+    axes.legend(
+        handles,
+        labels,
+        loc="lower right",
+        bbox_to_anchor=(1.0, 0.1),
+        title="area and %: share of the step's time",
+        title_fontsize=style.SMALL_SIZE,
+        alignment="left",
+    )

@@ -6,7 +6,7 @@ Figures are made for a slide of 16:9. Everything that a colour tells is also tol
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -34,7 +34,7 @@ PALE: Final = "#E4E4E4"
 
 TITLE_SIZE: Final = 21
 TEXT_SIZE: Final = 15
-SMALL_SIZE: Final = 13
+SMALL_SIZE: Final = 14
 FOOTER_SIZE: Final = 11
 
 WIDTH: Final = 12.8
@@ -43,7 +43,6 @@ HEIGHT: Final = 7.2
 
 _MARGIN: Final = 0.25
 _TITLE_LINE: Final = TITLE_SIZE * 1.25 / 72
-_SUBTITLE_LINE: Final = TEXT_SIZE * 1.5 / 72
 _FOOTER_LINE: Final = 0.32
 
 RC: Final[dict[str, Any]] = {
@@ -93,14 +92,13 @@ def new_figure(width: float = WIDTH, height: float = HEIGHT) -> Figure:
     return figure
 
 
-def add_frame(figure: Figure, title: str, footer: str, subtitle: str = "") -> None:
-    """Write title, subtitle and footer, and let the axes share what is left.
+def add_frame(figure: Figure, title: str, footer: str) -> None:
+    """Write title and footer, and let the axes share what is left.
 
     Args:
         figure: new figure.
         title: the finding, one sentence; it is broken into lines that fit.
         footer: what the figure is about, small.
-        subtitle: one line below the title.
     """
     width, height = figure.get_size_inches()
     left = _MARGIN / width
@@ -116,12 +114,13 @@ def add_frame(figure: Figure, title: str, footer: str, subtitle: str = "") -> No
         linespacing=1.2,
     )
     top -= len(lines) * _TITLE_LINE + 0.06
-    if subtitle:
-        rows = wrap(figure, subtitle, TEXT_SIZE, width - 2 * _MARGIN)
-        figure.text(left, top / height, "\n".join(rows), size=TEXT_SIZE, color=GREY, va="top", linespacing=1.2)
-        top -= len(rows) * _SUBTITLE_LINE
     figure.text(
-        left, 0.1 / height, _fit(figure, footer, width - 2 * _MARGIN), size=FOOTER_SIZE, color=GREY, va="bottom"
+        left,
+        0.1 / height,
+        shorten(figure, footer, FOOTER_SIZE, width - 2 * _MARGIN),
+        size=FOOTER_SIZE,
+        color=GREY,
+        va="bottom",
     )
     figure.set_label(title)
     bottom = _FOOTER_LINE / height
@@ -152,10 +151,10 @@ def wrap(figure: Figure, text: str, size: float, width: float, bold: bool = Fals
     return textwrap.wrap(text, 40)
 
 
-def _fit(figure: Figure, text: str, width: float) -> str:
-    """Shorten a footer that is too long in the middle."""
+def shorten(figure: Figure, text: str, size: float, width: float, bold: bool = False) -> str:
+    """Take out the middle of one line of text that is wider than ``width`` [inches]."""
     shown, kept = text, len(text)
-    while text_width(figure, shown, FOOTER_SIZE) > width and kept > 20:
+    while text_width(figure, shown, size, bold) > width and kept > 20:
         kept -= 4
         shown = f"{text[: kept // 2]} … {text[-(kept // 2) :]}"
     return shown
@@ -192,6 +191,36 @@ def footer(prediction: Prediction, rung: str | None = None) -> str:
     return " · ".join([prediction.model.name, short_gpu(prediction), rung or rung_name(prediction), creator()])
 
 
+def add_legend(figure: Figure, handles: Sequence[Any], names: Sequence[str], columns: int) -> None:
+    """Write a legend in rows below the title, and move the axes out of its way.
+
+    Args:
+        figure: after :func:`add_frame`.
+        handles, names: entries, in reading order.
+        columns: entries per row.
+    """
+    rows = -(-len(names) // columns)
+    order = [row * columns + column for column in range(columns) for row in range(rows)]  # columns are filled first
+    order = [index for index in order if index < len(names)]
+    engine = figure.get_layout_engine()
+    left, bottom, width, height = engine.get()["rect"]
+    legend = figure.legend(
+        [handles[index] for index in order],
+        [names[index] for index in order],
+        loc="upper left",
+        bbox_to_anchor=(left, bottom + height),
+        ncols=columns,
+        handlelength=2.2,
+        handleheight=1.3,
+        columnspacing=1.4,
+        borderaxespad=0.0,
+        borderpad=0.1,
+    )
+    legend.set_in_layout(False)
+    taken = legend.get_window_extent(figure.canvas.get_renderer()).height / figure.dpi / figure.get_size_inches()[1]
+    engine.set(rect=(left, bottom, width, height - taken - 0.015))
+
+
 def significant(value: float, digits: int = 3) -> str:
     """Write a number with so many significant digits, thousands apart: 0.0515, 5.15, 131, 1,050."""
     if value == 0:
@@ -208,6 +237,12 @@ def format_seconds(seconds: float) -> str:
         if rounded >= factor:
             return f"{significant(seconds / factor)} {unit}"
     return f"{significant(seconds / 1e-6)} µs"
+
+
+def format_limit(seconds: float) -> str:
+    """Write a time that someone chose, with the digits that it has: ``50 ms``."""
+    factor, unit = time_unit(seconds) if seconds < 1 else (1.0, "s")
+    return f"{seconds / factor:,.10g} {unit}"
 
 
 def format_tokens(tokens: float) -> str:

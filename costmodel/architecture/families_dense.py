@@ -181,7 +181,9 @@ def gemma3_text(config: ConfigReader) -> Blueprint:
 
 def phi3(config: ConfigReader) -> Blueprint:
     """Phi-3, Phi-3.5 and Phi-4: fused projections without biases; a non-null window holds for every layer."""
-    config.require("attention_bias", False, "Phi-3 has no biases")
+    for key in ("attention_bias", "mlp_bias", "lm_head_bias"):
+        config.require(key, False, "Phi-3 has no biases")
+    config.require("full_attn_mod", 1, "every layer of Phi-4-mini has full attention")
     trunk = read_trunk(config)
     windows = read_layer_windows(config, trunk.layers, read_window(config))
     return dense_blueprint(config, trunk, windows=windows, names=PHI3_NAMES)
@@ -221,7 +223,9 @@ def cohere(config: ConfigReader) -> Blueprint:
 def cohere2(config: ConfigReader) -> Blueprint:
     """Command R7B and Command A: Cohere's block with three sliding layers to one full (configuration_cohere2.py)."""
     config.ignore("logit_scale", "order_of_interleaved_layers", "rotary_pct", "use_embedding_sharing")
-    config.ignore("use_gated_activation", "use_parallel_block", "use_parallel_embedding", "cache_implementation")
+    config.ignore(
+        "layer_switch", "use_gated_activation", "use_parallel_block", "use_parallel_embedding", "cache_implementation"
+    )
     config.require("use_qk_norm", False, "Command R7B has no norms on q and k")
     bias = config.flag("attention_bias", False)
     trunk = read_trunk(config, tied=True)

@@ -144,11 +144,16 @@ def read_quantization(
         quantization_methods as methods,
     )  # only where needed: plain checkpoints start faster
 
-    found = config.get("quantization_config")
+    found = config.get("quantization_config") or config.get("compression_config")
+    if config.get("quantization"):
+        raise UnsupportedError(
+            f"config of {name}: key quantization is another runtime's way to say how weights are stored"
+        )
     if not found and not quant:
         return PLAIN
     reader = ConfigReader(config, f"config of {name}")
-    section = reader.section("quantization_config") if found else ConfigReader({}, f"config of {name}")
+    key = "quantization_config" if config.get("quantization_config") else "compression_config"
+    section = reader.section(key) if found else ConfigReader({}, f"config of {name}")
     method = section.text("quant_method", "").casefold().replace("_", "-")
     if method in ("", "modelopt", "modelopt-fp4"):
         if quant:

@@ -18,7 +18,8 @@ _SHAPE_WORDS: Final = re.compile(
 
 _HARMLESS: Final = frozenset(
     """
-    attention_dropout attention_probs_dropout_prob attn_pdrop attn_logit_softcapping attn_implementation
+    attention_dropout attention_probs_dropout_prob attn_pdrop attn_logit_softcapping use_flash_attn use_flash_attention
+    _flash_attn_2_enabled attn_implementation
     _attn_implementation _attn_implementation_autoset attention_softmax_in_fp32 attention_multiplier
     scale_attention_softmax_in_fp32 scale_attn_weights chunk_size_feed_forward decoder_start_token_id embd_pdrop
     embd_layer_dropout embed_dropout embedding_dropout embedding_multiplier expert_dropout final_logit_softcapping

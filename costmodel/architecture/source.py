@@ -52,7 +52,14 @@ def load_model(name_or_path: str) -> tuple[Architecture, str]:
         fetched = hub.fetch(text)
         if fetched is not None:
             return _from_folder(fetched, text, f"Hugging Face Hub: {text}")
-    raise unknown_name("model", text, _aliases_as_written(text), HINT)
+    if Path(text).is_dir():
+        raise InputError(f"model {text!r}: folder {text} contains no config.json, and no model has that name; {HINT}")
+    hint = HINT
+    if text.count("/") == 1:
+        hint += (
+            "; not in the local Hugging Face cache, and the Hub was not asked: offline, or huggingface_hub is missing"
+        )
+    raise unknown_name("model", text, _aliases_as_written(text), hint)
 
 
 def model_names() -> tuple[str, ...]:
@@ -100,9 +107,11 @@ def _aliases_as_written(wanted: str) -> tuple[str, ...]:
 
 
 def _is_path(text: str) -> bool:
-    written_as_path = text.startswith((".", "~", "/")) or text.count("/") > 1 or "\\" in text or text.endswith(".json")
+    """Return True for what is written as a path, and for names of a file or of a folder with a configuration."""
+    if text.startswith((".", "~", "/")) or text.count("/") > 1 or "\\" in text or text.endswith(".json"):
+        return True
     try:
-        return written_as_path or Path(text).exists()
+        return Path(text).is_file() or (Path(text) / "config.json").exists()
     except (OSError, ValueError):
         return True
 

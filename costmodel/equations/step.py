@@ -9,13 +9,14 @@ kernels and add. Pipeline stages follow one another for one token, so they add a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from costmodel.equations.numerics import Value, ceil, minimum, smooth_max
 from costmodel.equations.parameters import AttentionKernel, OperatorGroup, Parameters, Rate, Transfer
 from costmodel.equations.work import Work
 
 T = TypeVar("T")
+Bound = Literal["compute", "memory", "link", "latency"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class OperatorTime(Generic[T]):
     calibrated_by: str = ""
 
     @property
-    def bound(self) -> str:
+    def bound(self) -> Bound:
         """What limits the operator: ``compute``, ``memory``, ``link`` or ``latency`` (scalars only)."""
         values: tuple[Any, Any, Any] = (self.compute_s, self.memory_s, self.fixed_s)
         compute, memory, fixed = values

@@ -69,7 +69,7 @@ def _factored(expression: Any) -> Any:
 
 def to_unicode(expression: Any) -> str:
     """Return the expression as one line of Unicode."""
-    text = _UnicodePrinter().doprint(tidy(expression))
+    text = str(_UnicodePrinter().doprint(tidy(expression)))
     for power, raised in (("**2", "²"), ("**3", "³"), ("**", "^"), ("*", "·")):
         text = re.sub(re.escape(power) + r"(?!\d)" if power in ("**2", "**3") else re.escape(power), raised, text)
     return text
