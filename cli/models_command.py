@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from costmodel.architecture.counts import active_parameters, kv_bytes_per_token, parameter_table, total_parameters
+from costmodel.architecture.families import architecture_from_config
 from costmodel.architecture.formats import ELEMENT_BITS
-from costmodel.architecture.source import load_model, model_names
+from costmodel.architecture.source import find_model, load_model, model_names
 from costmodel.architecture.types import Architecture
+from costmodel.cli.files import check_writable, write_atomically
 from costmodel.cli.options import echo_json
 from costmodel.cli.text import count, gib, parameters, percent, size, table
 
@@ -95,18 +97,22 @@ def show(name: str, tp: int, as_json: bool) -> None:
 
 @command.command("import")
 @click.argument("source")
-@click.argument("target", type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Overwrite TARGET.")
-def import_model(source: str, target: Path, force: bool) -> None:
-    """Copy the config of SOURCE (path, cached or hub name, preset) to the file TARGET, after checking that it is understood."""
-    from costmodel.architecture.source import model_config
-    from costmodel.cli.files import check_writable, write_atomically
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Overwrite a config.json in FOLDER.")
+def import_model(source: str, folder: Path, force: bool) -> None:
+    """Keep the config of SOURCE in FOLDER, so that --model FOLDER works anywhere, after checking that it is understood.
 
-    check_writable(target, force)
-    config = model_config(source)
-    architecture, _ = load_model(source)
-    write_atomically(target, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
-    click.echo(f"wrote {target}: {architecture.name}, {count(total_parameters(architecture))} parameters", err=True)
+    SOURCE is a config.json, a folder, a preset to start from, or a name in the Hugging Face cache or on the Hub.
+    """
+    files = find_model(source)
+    architecture = architecture_from_config(files.config, files.name, files.quant)
+    contents = {"config.json": files.config, "hf_quant_config.json": files.quant}
+    kept = {folder / name: content for name, content in contents.items() if content is not None}
+    for path in kept:
+        check_writable(path, force, new_folder=True)
+    for path, content in kept.items():
+        write_atomically(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    click.echo(f"wrote {folder}: {architecture.name}, {count(total_parameters(architecture))} parameters", err=True)
 
 
 def _summary(item: Architecture) -> dict[str, Any]:

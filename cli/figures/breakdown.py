@@ -17,7 +17,7 @@ from costmodel.hardware.errors import InputError
 MOST_PREDICTIONS: Final = 6
 """A figure of more would not be legible."""
 _BAR: Final = 0.78
-_NAME: Final = 1.1
+_NAME: Final = 1.2
 """Room for the name of a prediction above its bars, in bars."""
 _LONG_NAME: Final = 48
 
@@ -48,7 +48,7 @@ def draw_breakdown(predictions: Sequence[Prediction]) -> Figure:
     names = distinguish(predictions)
     rows, experts = _rows(predictions), _has_experts(predictions)
     with style.styled():
-        figure = style.new_figure()
+        figure = style.new_figure(height=style.HEIGHT + 0.3 * max(len(rows) - 12, 0))
         alone = style.footer(predictions[0], "all rungs")
         style.add_frame(
             figure, _title(predictions, names, experts), alone if len(predictions) == 1 else _common(predictions)
@@ -56,7 +56,7 @@ def draw_breakdown(predictions: Sequence[Prediction]) -> Figure:
         decode, spike = figure.subplots(1, 2, sharey=True)
         _draw_panel(decode, "Decode step", [(row.level, row.decode) for row in rows])
         _draw_panel(spike, "Spike step", [(row.level, row.spike) for row in rows])
-        size = style.SMALL_SIZE if len(rows) <= 12 else style.FOOTER_SIZE
+        size = style.SMALL_SIZE if len(rows) <= 9 else style.FOOTER_SIZE
         decode.set_yticks([row.level for row in rows], [row.rung for row in rows], size=size)
         decode.set_ylim(rows[-1].level + 0.6, rows[0].level - (0.6 if len(predictions) == 1 else 0.4 + _NAME))
         decode.tick_params(left=False)
@@ -247,7 +247,7 @@ def _value(value: float) -> str:
 def _write_names(figure: Figure, panels: Sequence[Axes], names: Sequence[str], rows: Sequence[_Row]) -> None:
     """Write each prediction's name above its bars."""
     first = [row.level for row in rows if row.rung == "textbook"]
-    size = style.TEXT_SIZE if len(rows) <= 12 else style.FOOTER_SIZE + 1
+    size = style.TEXT_SIZE if len(rows) <= 9 else style.FOOTER_SIZE + 1
     axes = panels[0]
     room = (panels[-1].get_window_extent().x1 - axes.get_window_extent().x0) / figure.dpi
     for name, level in zip(names, first, strict=True):

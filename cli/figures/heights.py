@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -111,7 +112,7 @@ def _scale(axes: Axes, prompts: Sequence[int], heights: Sequence[float]) -> None
     axes.set_yscale("log")
     low, high = min(heights), max(heights)
     span = max(high / low, 1.5)
-    axes.set_ylim(low / span**0.06, high * span**0.06)
+    axes.set_ylim(low / span**0.06, high * span**0.16)
     axes.set_xlim(prompts[0] * 0.93, max(prompts[-1], prompts[0] * 1.01))
     for axis, (begin, end) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
         ticks = _decades(begin, end)
@@ -176,8 +177,6 @@ def _label_marks(
 ) -> None:
     """Mark the prompt that was asked for, and the limit."""
     prompts, curves = drawn
-    import numpy as np
-
     points = [trace(axes, prompts, [value / unit for value in ys]) for _, ys in curves]
     labels = []
     low, high = axes.get_xlim()
@@ -187,17 +186,16 @@ def _label_marks(
         labels.append(Label(low * 1.25, limit_s / unit, f"limit {style.format_limit(limit_s)}"))
     if mark is not None:
         tokens, height = mark
-        axes.plot(
-            tokens, height / unit, marker="o", markersize=20, color=style.INK, fillstyle="none", markeredgewidth=2.2
-        )
+        ring = {"marker": "o", "markersize": 20, "color": style.INK, "fillstyle": "none", "markeredgewidth": 2.2}
+        axes.plot(tokens, height / unit, **ring)
         x, y = axes.transData.transform((tokens, height / unit))
-        ring = np.linspace(0, 2 * np.pi, 24)
-        for radius in (4, 14):
-            points.append(np.column_stack([x + radius * np.cos(ring), y + radius * np.sin(ring)]))
+        angles = np.linspace(0, 2 * np.pi, 24)
+        points += [np.column_stack([x + radius * np.cos(angles), y + radius * np.sin(angles)]) for radius in (4, 14)]
         text = f"{style.plural(tokens, 'token')}:\n{style.format_seconds(height)}"
         labels.insert(0, Label(tokens, height / unit, text, size=style.TEXT_SIZE + 2))
         if tokens in prompts:
             lowest = min(ys[prompts.index(tokens)] for _, ys in curves)
             if lowest < 0.995 * height:
+                axes.plot(tokens, lowest / unit, **{**ring, "markersize": 15})
                 labels.append(Label(tokens, lowest / unit, style.format_seconds(lowest), size=style.TEXT_SIZE))
     place_labels(figure, axes, labels, np.concatenate(points))

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from costmodel.cli.figures import style
-from costmodel.cli.figures.groups import group_of
+from costmodel.cli.figures.groups import FEED_FORWARD, group_of
 from costmodel.cli.figures.labels import Box, Label, place_labels, trace
 from costmodel.documents import Operator, Prediction
 
@@ -62,7 +62,7 @@ def draw_roofline(prediction: Prediction, peaks: Mapping[str, float], bandwidth:
         taken.append(_extent(figure, axes.get_legend()))
         for step in (decode, spike):
             points += [_ring(axes, point) for point in step]
-        labels = [*_labels(decode, style.BLUE), *_labels(spike, _DARK_RED)]
+        labels = [*_labels(decode, "○", style.BLUE), *_labels(spike, "◆", _DARK_RED)]
         place_labels(figure, axes, labels, np.concatenate(points), taken)
     return figure
 
@@ -133,7 +133,7 @@ def _scale(axes: Axes, points: Sequence[_Point], roofs: Mapping[str, float], ban
     axes.set_xscale("log")
     axes.set_yscale("log")
     low = min(intensities) / 4
-    axes.set_xlim(low, max(max(intensities) * 20, max(ridges) * 60))
+    axes.set_xlim(low, max(max(intensities) * 40, max(ridges) * 60))
     axes.set_ylim(min(min(rates) / 6, low * bandwidth / _TERA * 2), max(rates) * 2.6)
     for axis, (begin, end) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
         powers = range(math.ceil(math.log10(begin)), math.floor(math.log10(end)) + 1)
@@ -202,7 +202,8 @@ def _name_slope(figure: Figure, axes: Axes, ridge: float, bandwidth: float, poin
     places = [begin + along * place for place in np.linspace(half + 8, max(length - half - 8, half + 9), 40)]
     clear = [min((abs(float((marker - place) @ along)) for marker in markers), default=0.0) for place in places]
     middle = places[int(np.argmax(np.minimum(clear, half + 25)))]
-    anchor = axes.transData.inverted().transform(middle + upwards * 5)
+    lift = 5.0 if max(clear) > half + 8 else 13.0  # over the markers where there is no room between them
+    anchor = axes.transData.inverted().transform(middle + upwards * lift)
     axes.text(
         *anchor,
         text,
@@ -212,7 +213,7 @@ def _name_slope(figure: Figure, axes: Axes, ridge: float, bandwidth: float, poin
         va="bottom",
         size=style.SMALL_SIZE,
     )
-    across = np.linspace(5, 5 + style.SMALL_SIZE * 1.2 * figure.dpi / 72, 5)
+    across = np.linspace(lift, lift + style.SMALL_SIZE * 1.2 * figure.dpi / 72, 5)
     return np.concatenate([middle + along * step + np.outer(across, upwards) for step in np.linspace(-half, half, 40)])
 
 
@@ -253,8 +254,11 @@ def _ring(axes: Axes, point: _Point) -> Any:
     return np.concatenate([np.column_stack(ring) for ring in rings])
 
 
-def _labels(points: Sequence[_Point], color: str) -> list[Label]:
-    """Return a label for every cluster of operators that takes a visible share of the step, the largest first."""
+def _labels(points: Sequence[_Point], mark: str, color: str) -> list[Label]:
+    """Return a label for every cluster of operators that takes a visible share of the step, the largest first.
+
+    ``mark`` looks like the marker, so that no one needs the colour to tell whose label it is.
+    """
     found = []
     for cluster in _clusters(points):
         share = math.fsum(point.share for point in cluster)
@@ -265,6 +269,7 @@ def _labels(points: Sequence[_Point], color: str) -> list[Label]:
         names = dict.fromkeys(map(_short, largest)) if len(cluster) > 1 else [_single(largest[0])]
         lines = _fold([*names], 26)
         text = "\n".join([*lines[:-1], f"{lines[-1]} {style.format_share(share)}"])
+        text = f"{mark} {text}"
         found.append((share, Label(anchor.intensity, anchor.rate, text, color)))
     return [label for _, label in sorted(found, key=lambda item: -item[0])]
 
@@ -273,14 +278,15 @@ def _short(operator: Operator) -> str:
     """Return the name of an operator's group as on a label."""
     if operator.name.startswith("experts"):
         return "experts"
-    name = group_of(operator).name.split(" (")[0]
-    return {"feed-forward / experts": "feed-forward"}.get(name, name)
+    group = group_of(operator)
+    return "feed-forward" if group is FEED_FORWARD else group.name.split(" (")[0]
 
 
 def _single(operator: Operator) -> str:
     """Return the name of one operator as on a label: ``experts gate_up``."""
     if operator.name.startswith(("prefill_attention", "decode_attention")):
-        return operator.name.replace("_attention", " attention").replace(".", " ")
+        name, _, kind = operator.name.partition(".")
+        return name.replace("_", " ") + (f" ({kind.replace('_', ' ')})" if kind else "")
     return operator.name.replace("_proj", "").replace(".", " ")
 
 

@@ -143,10 +143,21 @@ def text_width(figure: Figure, text: str, size: float, bold: bool = False) -> fl
 
 
 def wrap(figure: Figure, text: str, size: float, width: float, bold: bool = False) -> list[str]:
-    """Break a text into the fewest lines of about equal length that fit ``width`` [inches]."""
-    for count in range(1, 6):
-        lines = textwrap.wrap(text, max(-(-len(text) // count) + (8 if count > 1 else 0), 1)) or [""]
-        if len(lines) <= count and all(text_width(figure, line, size, bold) <= width for line in lines):
+    """Break a text into the fewest lines that fit ``width`` [inches]: at a pause near the middle, else about equally long."""
+
+    def fits(lines: Sequence[str]) -> bool:
+        return all(text_width(figure, line, size, bold) <= width for line in lines)
+
+    if fits([text]):
+        return [text]
+    for pause in ("; ", ", "):
+        first, found, rest = text.partition(pause)
+        halves = [first + pause.rstrip(), rest]
+        if found and max(map(len, halves)) <= 0.65 * len(text) and fits(halves):
+            return halves
+    for count in range(2, 6):
+        lines = textwrap.wrap(text, -(-len(text) // count) + 8)
+        if len(lines) <= count and fits(lines):
             return lines
     return textwrap.wrap(text, 40)
 

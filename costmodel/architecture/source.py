@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,23 @@ DEFAULT_MODEL: Final = "Llama-3.1-8B"
 HINT: Final = "see `costmodel models list`"
 _PRESETS: Final = Path(__file__).with_name("presets")
 """Packaged configurations; ``index.json`` maps each to the Hub repositories that have its shapes, its source first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """The configuration of a model as it was found.
+
+    Attributes:
+        config: content of ``config.json``.
+        quant: content of ``hf_quant_config.json`` beside it; None if there is none.
+        name: what the model is called.
+        note: where it was read.
+    """
+
+    config: dict[str, Any]
+    quant: dict[str, Any] | None
+    name: str
+    note: str
 
 
 def load_model(name_or_path: str) -> tuple[Architecture, str]:
@@ -36,6 +54,16 @@ def load_model(name_or_path: str) -> tuple[Architecture, str]:
     Raises:
         InputError: nothing is found under that name, or what is found is no configuration.
         UnsupportedError: the model has parts that there are no equations for.
+    """
+    files = find_model(name_or_path)
+    return architecture_from_config(files.config, files.name, files.quant), files.note
+
+
+def find_model(name_or_path: str) -> ModelFiles:
+    """Find and read a model's configuration, without interpreting it; tried in the order of :func:`load_model`.
+
+    Raises:
+        InputError: nothing is found under that name, or what is found is no configuration.
     """
     text = name_or_path.strip()
     if not text:
@@ -116,13 +144,11 @@ def _is_path(text: str) -> bool:
         return True
 
 
-def _from_preset(preset: str) -> tuple[Architecture, str]:
-    return architecture_from_config(
-        preset_config(preset), preset
-    ), f"preset {preset}: config of {preset_repository(preset)}"
+def _from_preset(preset: str) -> ModelFiles:
+    return ModelFiles(preset_config(preset), None, preset, f"preset {preset}: config of {preset_repository(preset)}")
 
 
-def _from_path(path: Path, text: str) -> tuple[Architecture, str]:
+def _from_path(path: Path, text: str) -> ModelFiles:
     try:
         if path.is_dir():
             return _from_folder(path, path.resolve().name or text, f"file {path / 'config.json'}")
@@ -136,15 +162,15 @@ def _from_path(path: Path, text: str) -> tuple[Architecture, str]:
     quant = path.with_name("hf_quant_config.json")
     parent = path.resolve().parent.name
     name = parent if path.name == "config.json" and parent else path.stem
-    return architecture_from_config(config, name, _read(quant) if quant.is_file() else None), f"file {path}"
+    return ModelFiles(config, _read(quant) if quant.is_file() else None, name, f"file {path}")
 
 
-def _from_folder(folder: Path, name: str, note: str) -> tuple[Architecture, str]:
+def _from_folder(folder: Path, name: str, note: str) -> ModelFiles:
     config = folder / "config.json"
     if not config.is_file():
         raise InputError(f"model {name!r}: folder {folder} contains no config.json")
     quant = folder / "hf_quant_config.json"
-    return architecture_from_config(_read(config), name, _read(quant) if quant.is_file() else None), note
+    return ModelFiles(_read(config), _read(quant) if quant.is_file() else None, name, note)
 
 
 def _read(path: Path) -> dict[str, Any]:
