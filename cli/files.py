@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from costmodel.hardware.errors import InputError
@@ -18,36 +20,53 @@ def check_writable(path: Path, force: bool, new_folder: bool = False) -> None:
         new_folder: whether its folder may be one that :func:`write_atomically` is to make.
 
     Raises:
-        InputError: it is a directory, it exists and ``force`` is not given, or its folder is missing or not writable.
+        InputError: its folder is missing, it is a folder or another special file, it exists and ``force`` is not given, or no
+            permission to write.
     """
-    if path.is_dir():
-        raise InputError(f"{path} is a directory; name a file")
-    if path.exists() and not force:
-        raise InputError(f"{path} exists; use --force to overwrite it")
-    folder = path.parent
+    target = _resolve(path)
+    folder = target.parent
     if new_folder and not folder.exists():
         folder = folder.parent
     if not folder.is_dir():
-        raise InputError(f"cannot write {path}: no folder {folder}")
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"cannot write {path}: folder {folder} is not writable")
+        raise InputError(f"cannot save {path}: the folder {folder} does not exist")
+    if target.is_dir():
+        raise InputError(f"cannot save {path}: it is a folder")
+    if target.exists():
+        if not target.is_file():
+            raise InputError(f"cannot save {path}: it is not a regular file")
+        if not force:
+            raise InputError(f"{path} exists; use --force to replace it")
+        if not os.access(target, os.W_OK):
+            raise InputError(f"cannot replace {path}: no permission to write it")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"cannot save {path}: no permission to write in {folder}")
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all: into a temporary file beside it, then renamed. Makes its folder, but not that one's."""
-    data = content.encode("utf-8") if isinstance(content, str) else content
+    """Write a file whole or not at all: to a temporary file beside it, which then takes the name. Makes its folder if need be.
+
+    Raises:
+        InputError: the disk refuses.
+    """
+    target = _resolve(path)
+    temporary = target.parent / f".costmodel-{secrets.token_hex(6)}.tmp"
     try:
-        path.parent.mkdir(exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        target.parent.mkdir(exist_ok=True)
+        with temporary.open("xb") as stream:
+            stream.write(content.encode("utf-8") if isinstance(content, str) else content)
+        if target.exists():
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+        raise InputError(f"cannot save {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _resolve(path: Path) -> Path:
+    """Return the file behind ``path``, so that a symbolic link keeps pointing where it points."""
+    try:
+        return path.expanduser().resolve()
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"cannot save {path}: {error}") from None

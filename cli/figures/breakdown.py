@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -183,7 +183,7 @@ def _draw_panel(axes: Axes, title: str, bars: Sequence[tuple[float, dict[Group, 
     for level, parts in bars:
         begin = 0.0
         for group, seconds in parts.items():
-            box = {"left": begin / unit, "height": _BAR, "linewidth": 0}
+            box: dict[str, Any] = {"left": begin / unit, "height": _BAR, "linewidth": 0}
             ink = style.ink_on(group.color)
             axes.barh(level, seconds / unit, color=group.color, hatch=group.hatch, edgecolor=ink, **box)
             axes.barh(level, seconds / unit, color="none", edgecolor=style.INK, **{**box, "linewidth": 0.8})
@@ -191,8 +191,8 @@ def _draw_panel(axes: Axes, title: str, bars: Sequence[tuple[float, dict[Group, 
     axes.set_xlim(0, 1.22 * longest / unit)
     axes.set_title(title, weight="bold")
     axes.set_xlabel(f"time ({name})")
-    axes.locator_params(axis="x", nbins=6)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    ticks = style.nice_ticks(0, 1.08 * longest / unit, 5)  # none at the very end, where the next panel begins
+    axes.set_xticks(ticks, [style.plain(tick) for tick in ticks])
     axes.spines["left"].set_position(("data", 0))
 
 

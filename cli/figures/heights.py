@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -155,10 +155,19 @@ def _label_ends(figure: Figure, axes: Axes, end: float, labels: Sequence[tuple[s
         x, y = back((box.x1 + gap, level))
         axes.plot([end, x], [value, y], color=style.GREY, linewidth=0.8, clip_on=False, zorder=1)
         axes.plot(x, y, marker=marker, color=color, markersize=9, clip_on=False)
-        axes.text(*back((box.x1 + gap + 12, level)), _shown(label), va="center", size=style.TEXT_SIZE)
-    top = max(placed) + 0.9 * line
+        axes.annotate(
+            _shown(label),
+            (x, y),
+            (8, 0),
+            textcoords="offset points",
+            va="center",
+            size=style.TEXT_SIZE,
+            annotation_clip=False,
+        )
+    x, y = back((box.x1 + gap - 6, max(placed) + 0.9 * line))
     axes.text(
-        *back((box.x1 + gap - 6, top)),
+        x,
+        y,
         "\n".join(_HEADER),
         size=style.SMALL_SIZE,
         color=style.GREY,
@@ -186,7 +195,13 @@ def _label_marks(
         labels.append(Label(low * 1.25, limit_s / unit, f"limit {style.format_limit(limit_s)}"))
     if mark is not None:
         tokens, height = mark
-        ring = {"marker": "o", "markersize": 20, "color": style.INK, "fillstyle": "none", "markeredgewidth": 2.2}
+        ring: dict[str, Any] = {
+            "marker": "o",
+            "markersize": 20,
+            "color": style.INK,
+            "fillstyle": "none",
+            "markeredgewidth": 2.2,
+        }
         axes.plot(tokens, height / unit, **ring)
         x, y = axes.transData.transform((tokens, height / unit))
         angles = np.linspace(0, 2 * np.pi, 24)

@@ -49,12 +49,14 @@ def place_labels(
     for label in labels:
         anchor = axes.transData.transform((label.x, label.y))
         lines = label.text.splitlines()
-        wide = max(style.text_width(figure, line, label.size) for line in lines) * figure.dpi + 8
+        wide = max(style.text_width(figure, line, label.size) for line in lines) * figure.dpi + 16
         high = len(lines) * label.size * 1.3 * figure.dpi / 72 + 2
         places = _places(anchor, wide, high, figure.dpi / 72)
-        box = min(places, key=lambda place: _cost(place[1], place[0], (*frame.min, *frame.max), boxes, points))[1]
+        bounds = (*frame.min, *frame.max)
+        box = min(places, key=lambda place: _cost(place, anchor, bounds, boxes, points))[1]
         boxes.append(box)
         placed.append(box)
+        points = np.concatenate([points, _leader(anchor, box)])
         _write(axes, label, anchor, box)
     return placed
 
@@ -62,37 +64,58 @@ def place_labels(
 def _places(anchor: Any, wide: float, high: float, point: float) -> list[tuple[float, Box]]:
     """Return (distance, box) around a point, for some distances and directions."""
     found = []
-    for distance in (9, 16, 26, 40, 60, 85, 115, 150, 190):
-        for step in range(24):
-            angle = step * math.pi / 12
+    for distance in (9, 13, 18, 24, 31, 40, 50, 62, 76, 92, 110, 130, 155, 185):
+        for step in range(36):
+            angle = step * math.pi / 18
             x = anchor[0] + math.cos(angle) * (distance * point + wide / 2)
             y = anchor[1] + math.sin(angle) * (distance * point + high / 2)
             found.append((float(distance), (x - wide / 2, y - high / 2, x + wide / 2, y + high / 2)))
     return found
 
 
-def _cost(box: Box, distance: float, frame: Box, boxes: Sequence[Box], points: Any) -> float:
-    """Return how bad a place is: what it covers counts far more than how far away it is."""
-    left, bottom, right, top = box
+def _cost(place: tuple[float, Box], anchor: Any, frame: Box, boxes: Sequence[Box], points: Any) -> float:
+    """Return how bad a place is: what it or its leader line covers counts far more than how far away it is."""
+    distance, (left, bottom, right, top) = place
     outside = max(frame[0] - left, 0) + max(frame[1] - bottom, 0) + max(right - frame[2], 0) + max(top - frame[3], 0)
     overlap = sum(
         max(min(right, other[2]) - max(left, other[0]), 0) * max(min(top, other[3]) - max(bottom, other[1]), 0)
         for other in boxes
     )
-    inside = (points[:, 0] > left) & (points[:, 0] < right) & (points[:, 1] > bottom) & (points[:, 1] < top)
-    return float(1e4 * outside + 1e2 * overlap + 300 * np.count_nonzero(inside) + distance)
+    leader = _leader(anchor, place[1])
+    crossed = sum(_inside(leader, box) for box in boxes)
+    return float(1e4 * outside + 1e2 * overlap + 300 * (_inside(points, place[1]) + crossed) + distance)
+
+
+def _inside(points: Any, box: Box) -> int:
+    """Count the points within a box."""
+    left, bottom, right, top = box
+    x, y = points[:, 0], points[:, 1]
+    return int(np.count_nonzero((x > left) & (x < right) & (y > bottom) & (y < top)))
+
+
+def _nearest(anchor: Any, box: Box) -> tuple[float, float]:
+    """Return the point of a box that is nearest to ``anchor``."""
+    left, bottom, right, top = box
+    return (min(max(anchor[0], left), right), min(max(anchor[1], bottom), top))
+
+
+def _leader(anchor: Any, box: Box) -> Any:
+    """Return points along the leader line, without its ends."""
+    return np.linspace(anchor, _nearest(anchor, box), 24)[3:-1]
 
 
 def _write(axes: Axes, label: Label, anchor: Any, box: Box) -> None:
     left, bottom, right, top = box
     middle = ((left + right) / 2, (bottom + top) / 2)
-    nearest = (min(max(anchor[0], left), right), min(max(anchor[1], bottom), top))
+    nearest = _nearest(anchor, box)
     back = axes.transData.inverted().transform
     if math.dist(nearest, anchor) > 0.2 * axes.figure.dpi:
         ends = np.array([back(anchor), back(nearest)])
         axes.plot(ends[:, 0], ends[:, 1], color=style.GREY, linewidth=0.9, zorder=2.5)
+    x, y = back(middle)
     axes.text(
-        *back(middle),
+        x,
+        y,
         label.text,
         ha="center",
         va="center",

@@ -23,6 +23,9 @@ _NEAR: Final = 0.16
 """Operators of one step closer than this share a label [decades]."""
 
 
+_Line = tuple[Sequence[float], Sequence[float]]
+
+
 class _Point(NamedTuple):
     """An operator on the figure."""
 
@@ -132,8 +135,8 @@ def _scale(axes: Axes, points: Sequence[_Point], roofs: Mapping[str, float], ban
     rates = [point.rate for point in points] + [peak / _TERA for peak in roofs.values()]
     axes.set_xscale("log")
     axes.set_yscale("log")
-    low = min(intensities) / 4
-    axes.set_xlim(low, max(max(intensities) * 40, max(ridges) * 60))
+    low = min(intensities) / 5
+    axes.set_xlim(low, max(max(intensities) * 25, max(ridges) * 60))
     axes.set_ylim(min(min(rates) / 6, low * bandwidth / _TERA * 2), max(rates) * 2.6)
     for axis, (begin, end) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
         powers = range(math.ceil(math.log10(begin)), math.floor(math.log10(end)) + 1)
@@ -145,12 +148,10 @@ def _scale(axes: Axes, points: Sequence[_Point], roofs: Mapping[str, float], ban
     axes.set_ylabel("attained rate per GPU (TFLOP/s)")
 
 
-def _draw_roofs(
-    axes: Axes, roofs: Mapping[str, float], bandwidth: float
-) -> list[tuple[Sequence[float], Sequence[float]]]:
+def _draw_roofs(axes: Axes, roofs: Mapping[str, float], bandwidth: float) -> list[_Line]:
     """Draw the slope of the memory and the roof of each dtype; return the lines."""
     low, high = axes.get_xlim()
-    lines = []
+    lines: list[_Line] = []
     for index, peak in enumerate(roofs.values()):
         ridge = peak / bandwidth
         xs = [low, ridge, high] if index == 0 else [ridge, high]
@@ -169,10 +170,9 @@ def _name_roofs(figure: Figure, axes: Axes, roofs: Mapping[str, float], bandwidt
     texts = []
     for index, (dtype, peak) in enumerate(roofs.items()):
         text = f"{dtype} peak {_plain(peak / _TERA)} TFLOP/s"
-        place = {"ha": "right", "va": "bottom", "textcoords": "offset points"}
+        place: dict[str, Any] = {"ha": "right", "va": "bottom", "textcoords": "offset points"}
         texts.append(axes.annotate(text, (high, peak / _TERA), (-4, 3), size=style.SMALL_SIZE, **place))
         ridge = peak / bandwidth
-        side = {"ha": "left"} if index == 0 else {"ha": "right"}
         words = f"ridge {style.significant(ridge)} FLOP/B"
         shift = (5 if index == 0 else -5, 5 + 18 * max(index - 1, 0))
         texts.append(
@@ -181,9 +181,9 @@ def _name_roofs(figure: Figure, axes: Axes, roofs: Mapping[str, float], bandwidt
                 (ridge, bottom),
                 shift,
                 textcoords="offset points",
+                ha="left" if index == 0 else "right",
                 size=style.SMALL_SIZE,
                 color=style.GREY,
-                **side,
             )
         )
     return [_extent(figure, text) for text in texts]
@@ -199,13 +199,14 @@ def _name_slope(figure: Figure, axes: Axes, ridge: float, bandwidth: float, poin
     half = style.text_width(figure, text, style.SMALL_SIZE) * figure.dpi / 2
     length = float(np.hypot(*(end - begin)))
     markers = [axes.transData.transform((point.intensity, point.rate)) for point in points]
-    places = [begin + along * place for place in np.linspace(half + 8, max(length - half - 8, half + 9), 40)]
+    places = [begin + along * place for place in np.linspace(half + 24, max(length - half - 8, half + 25), 40)]
     clear = [min((abs(float((marker - place) @ along)) for marker in markers), default=0.0) for place in places]
     middle = places[int(np.argmax(np.minimum(clear, half + 25)))]
     lift = 5.0 if max(clear) > half + 8 else 13.0  # over the markers where there is no room between them
-    anchor = axes.transData.inverted().transform(middle + upwards * lift)
+    x, y = axes.transData.inverted().transform(middle + upwards * lift)
     axes.text(
-        *anchor,
+        x,
+        y,
         text,
         rotation=math.degrees(math.atan2(along[1], along[0])),
         rotation_mode="anchor",
@@ -223,7 +224,7 @@ def _plain(value: float) -> str:
 
 
 def _extent(figure: Figure, artist: Any) -> Box:
-    box = artist.get_window_extent(figure.canvas.get_renderer())
+    box = artist.get_window_extent(style.renderer(figure))
     return (box.x0, box.y0, box.x1, box.y1)
 
 

@@ -5,6 +5,8 @@ Figures are made for a slide of 16:9. Everything that a colour tells is also tol
 
 from __future__ import annotations
 
+import math
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,8 +14,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import matplotlib.style
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from costmodel.documents import Prediction
 
@@ -125,7 +128,7 @@ def add_frame(figure: Figure, title: str, footer: str) -> None:
     figure.set_label(title)
     bottom = _FOOTER_LINE / height
     rect = (left, bottom, 1 - 2 * left, (top - 0.08) / height - bottom)
-    figure.set_layout_engine("constrained", rect=rect, w_pad=0.04, h_pad=0.04)
+    figure.set_layout_engine(ConstrainedLayoutEngine(rect=rect, w_pad=0.04, h_pad=0.04))
 
 
 def settle(figure: Figure) -> None:
@@ -134,10 +137,17 @@ def settle(figure: Figure) -> None:
     figure.set_layout_engine("none")
 
 
+def renderer(figure: Figure) -> RendererAgg:
+    """Return what measures texts."""
+    canvas: Any = figure.canvas if isinstance(figure.canvas, FigureCanvasAgg) else FigureCanvasAgg(figure)
+    found: RendererAgg = canvas.get_renderer()
+    return found
+
+
 def text_width(figure: Figure, text: str, size: float, bold: bool = False) -> float:
     """Return the width of one line of text [inches]."""
     drawn = figure.text(0, 0, text, size=size, weight="bold" if bold else "normal")
-    width = float(drawn.get_window_extent(figure.canvas.get_renderer()).width) / figure.dpi
+    width = float(drawn.get_window_extent(renderer(figure)).width) / figure.dpi
     drawn.remove()
     return width
 
@@ -155,11 +165,12 @@ def wrap(figure: Figure, text: str, size: float, width: float, bold: bool = Fals
         halves = [first + pause.rstrip(), rest]
         if found and max(map(len, halves)) <= 0.65 * len(text) and fits(halves):
             return halves
+    tied = re.sub(r"(?<=\d) (?=\S)", "\N{NO-BREAK SPACE}", text)  # a number stays with its unit
     for count in range(2, 6):
-        lines = textwrap.wrap(text, -(-len(text) // count) + 8)
+        lines = textwrap.wrap(tied, -(-len(text) // count) + 8)
         if len(lines) <= count and fits(lines):
-            return lines
-    return textwrap.wrap(text, 40)
+            break
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def shorten(figure: Figure, text: str, size: float, width: float, bold: bool = False) -> str:
@@ -214,6 +225,8 @@ def add_legend(figure: Figure, handles: Sequence[Any], names: Sequence[str], col
     order = [row * columns + column for column in range(columns) for row in range(rows)]  # columns are filled first
     order = [index for index in order if index < len(names)]
     engine = figure.get_layout_engine()
+    if not isinstance(engine, ConstrainedLayoutEngine):
+        raise TypeError("a legend goes below the title, before the axes are settled")
     left, bottom, width, height = engine.get()["rect"]
     legend = figure.legend(
         [handles[index] for index in order],
@@ -228,7 +241,7 @@ def add_legend(figure: Figure, handles: Sequence[Any], names: Sequence[str], col
         borderpad=0.1,
     )
     legend.set_in_layout(False)
-    taken = legend.get_window_extent(figure.canvas.get_renderer()).height / figure.dpi / figure.get_size_inches()[1]
+    taken = legend.get_window_extent(renderer(figure)).height / figure.dpi / figure.get_size_inches()[1]
     engine.set(rect=(left, bottom, width, height - taken - 0.015))
 
 
@@ -282,6 +295,30 @@ def time_unit(longest: float) -> tuple[float, str]:
     if longest >= 10:
         return 1.0, "s"
     return (1e-3, "ms") if longest >= 1e-3 else (1e-6, "µs")
+
+
+def nice_step(least: float) -> float:
+    """Return 1, 2 or 5 times a power of ten, at least ``least``."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
+
+
+def multiples(step: float, low: float, high: float) -> list[float]:
+    """Return the multiples of ``step`` within [low, high]."""
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [index * step for index in range(first, last + 1)]
+
+
+def nice_ticks(low: float, high: float, count: int) -> list[float]:
+    """Return at most about ``count`` round numbers within [low, high]."""
+    return multiples(nice_step((high - low) / count), low, high)
+
+
+def plain(value: float, step: float | None = None) -> str:
+    """Write a tick without needless digits, with a true minus sign; with ``step``, all ticks get as many decimals as it needs."""
+    decimals = 0 if step is None else max(-math.floor(math.log10(step) + 1e-9), 0)
+    text = f"{value:,.10g}" if decimals == 0 else f"{value:,.{decimals}f}"
+    return text.replace("-", "−")
 
 
 def luminance(color: str) -> float:

@@ -167,8 +167,8 @@ def _draw_steps(axes: Axes, prediction: Prediction, shown: _Shown) -> None:
         axes.text(middle, tallest * 0.5, text, ha="center", va="center", size=style.SMALL_SIZE, linespacing=1.25)
     axes.set_xlim(shown.left, shown.right)
     axes.set_ylim(0, _HEADROOM * tallest)
-    ticks = _ticks(0.0, tallest, 4)
-    axes.set_yticks(ticks, [_plain(tick / unit) for tick in ticks])
+    ticks = style.nice_ticks(0.0, tallest, 4)
+    axes.set_yticks(ticks, [style.plain(tick / unit) for tick in ticks])
     axes.set_ylabel(f"time of the step ({name})", y=0.5 / _HEADROOM)
     axes.spines["left"].set_bounds(0, ticks[-1])
     axes.tick_params(labelbottom=False, bottom=False)
@@ -243,8 +243,8 @@ def _draw_streams(axes: Axes, prediction: Prediction, shown: _Shown) -> None:
         axes.add_patch(Rectangle(*box, facecolor=style.VERMILLION, hatch="//", edgecolor=_BAR_INK, linewidth=0))
         axes.add_patch(Rectangle(*box, facecolor="none", edgecolor=style.INK, linewidth=1.0))
     if shown.tail:
-        for row in [index for index, label in enumerate(rows) if label != "⋮"] + [prompt_row]:
-            axes.text(shown.cut + shown.gap / 2, row, "…", ha="center", va="center")
+        for level in [float(index) for index, label in enumerate(rows) if label != "⋮"] + [prompt_row]:
+            axes.text(shown.cut + shown.gap / 2, level, "…", ha="center", va="center")
     axes.plot(shown.mixed_end, prompt_row, marker="D", markersize=10, color=style.INK, clip_on=False)
     many = prediction.workload.prompts > 1
     axes.set_yticks([*range(len(rows)), prompt_row], [*rows, "new prompts" if many else "new prompt"])
@@ -259,13 +259,13 @@ def _label_time(axes: Axes, shown: _Shown) -> None:
     unit, name = style.time_unit(shown.right + shown.hidden)
     span = shown.right - shown.left
     before_end, offset = (shown.cut, shown.hidden - shown.gap) if shown.tail else (shown.right, 0.0)
-    step = _nice(span / 8)
-    before = [tick for tick in _multiples(step, shown.left, before_end) if tick <= before_end]
+    step = style.nice_step(span / 8)
+    before = [tick for tick in style.multiples(step, shown.left, before_end) if tick <= before_end]
     after = []
     if shown.tail:
         first = shown.cut + shown.gap + offset
-        after = list(_multiples(step, first, shown.right + offset))
-    labels = [_plain(tick / unit, (step / unit)) for tick in before + after]
+        after = list(style.multiples(step, first, shown.right + offset))
+    labels = [style.plain(tick / unit, step / unit) for tick in before + after]
     axes.set_xticks([*before, *(tick - offset for tick in after)], labels)
     scale = f"to scale, {style.plural(shown.skipped, 'step')} left out" if shown.tail else "to scale"
     axes.set_xlabel(f"time since the prompt was scheduled ({name}), {scale}")
@@ -279,27 +279,6 @@ def _label_time(axes: Axes, shown: _Shown) -> None:
             clip_on=False,
             zorder=5,
         )
-
-
-def _nice(step: float) -> float:
-    """Return 1, 2 or 5 times a power of ten, at least ``step``."""
-    power = 10.0 ** math.floor(math.log10(step))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step * (1 - 1e-9))
-
-
-def _multiples(step: float, low: float, high: float) -> list[float]:
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [index * step for index in range(first, last + 1)]
-
-
-def _ticks(low: float, high: float, count: int) -> list[float]:
-    return _multiples(_nice((high - low) / count), low, high)
-
-
-def _plain(value: float, step: float | None = None) -> str:
-    """Write a tick without needless digits, with a true minus sign."""
-    text = f"{value:,.10g}" if step is None or step >= 1 else f"{value:,.{-math.floor(math.log10(step) + 1e-9)}f}"
-    return text.replace("-", "−")
 
 
 def _write_in_block(figure: Figure, axes: Axes, prediction: Prediction, shown: _Shown) -> None:

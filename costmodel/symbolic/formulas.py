@@ -133,12 +133,12 @@ def _terms(
         return _textbook_terms(textbook, chunk), values
     symbolic, values = symbolic_deployment(deployment)
     rates: RateSource = DatasheetRates()
+    fitted: dict[Any, float] = {}
     if calibration is not None and rung == "calibrated":
         rates, fitted = _symbolic_rates(calibration)
-        values |= fitted
-    parameters = build_parameters(symbolic, rates)
+    parameters = build_parameters(symbolic, rates)  # asks the rates for their symbols, which fills ``fitted``
     work = _work(name, chunk, parameters.windows)
-    return tuple(_term(operator) for operator in step_operators(parameters, work)), values
+    return tuple(_term(operator) for operator in step_operators(parameters, work)), values | fitted
 
 
 def symbolic_textbook(deployment: Deployment, params: float | None = None) -> tuple[Textbook, dict[Any, float]]:
