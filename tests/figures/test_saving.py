@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -113,7 +114,7 @@ def test_missing_permission_is_said_at_once(tmp_path: Path, monkeypatch: pytest.
             check_target(path, True)
 
 
-@pytest.mark.parametrize("step", ["savefig", "replace"])
+@pytest.mark.parametrize("step", ["copymode", "replace"])
 def test_a_failure_leaves_the_old_file_and_no_other(
     step: str, drawn: Callable[..., Figure], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +124,7 @@ def test_a_failure_leaves_the_old_file_and_no_other(
     def fail(*_args: object, **_options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(*((figure, "savefig") if step == "savefig" else (os, "replace")), fail)
+    monkeypatch.setattr(*((shutil, "copymode") if step == "copymode" else (os, "replace")), fail)
     with pytest.raises(InputError, match="No space left on device"):
         save_figure(figure, path, True)
     assert path.read_text(encoding="utf-8") == "precious"
