@@ -1,0 +1,93 @@
+"""What a formula stands for: the same spike as ``predict``, one symbol per number, code that stands on its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat
+from costmodel.architecture.types import Architecture, Attention, FeedForward, LayerFormats, LayerKind
+from costmodel.building import build_parameters
+from costmodel.deployment import deploy
+from costmodel.equations.step import step_times
+from costmodel.equations.work import Decodes, make_work
+from costmodel.errors import InputError
+from costmodel.prediction import predict
+from costmodel.symbolic.export import to_python
+from costmodel.symbolic.formulas import FORMULA_NAMES, formula
+from costmodel.symbolic.sensitivity import elasticities
+from tests.strategies import calibration_of, deployment_of, examples
+
+CALIBRATION = calibration_of(
+    {
+        "gemm": {"form": "smooth_roofline", "parameters": {"compute_efficiency": {"value": 0.8}, "sharpness": {"value": 3}}},
+        "prefill_attention": {"form": "smooth_roofline", "parameters": {"compute_efficiency": {"value": 0.6}}},
+    }
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("rung", ["textbook", "roofline", "calibrated"])
+@examples(12, shrink=False)
+@given(st.sampled_from(["Llama-3.1-8B", "gpt-oss-20b"]), st.integers(1, 20_000), st.integers(33, 9000))
+def test_spike_formula_is_the_spike_of_predict(rung: Any, model: str, prompt: int, budget: int) -> None:
+    # The last full chunk or the remainder after it, whichever takes longer; n, m and D are its symbols.
+    expected = predict(prompt, model=model, chunk=budget, calibration=CALIBRATION).rungs.get(rung).spike_s
+    made = formula(deploy(model, "h100"), "spike", rung, prompt=prompt, budget=budget, calibration=CALIBRATION)
+    assert made.evaluate() == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_remainder_may_be_the_longest_chunk() -> None:
+    # 8191 = 4096 + 4095: the remainder is one token shorter, but attends to 4096 more.
+    made = formula(deploy("Llama-3.1-8B", "h100"), "spike", prompt=8191, budget=4128)
+    assert made.evaluate() == pytest.approx(predict(8191, chunk=4128).rungs.roofline.spike_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", FORMULA_NAMES)
+@pytest.mark.parametrize("rung", ["textbook", "roofline", "calibrated"])
+def test_every_symbol_has_a_number(name: Any, rung: Any) -> None:
+    made = formula(deploy("gpt-oss-20b", "h200", tp=4), name, rung, calibration=CALIBRATION)
+    assert made.expression.free_symbols == set(made.arguments)
+    assert len({str(item) for item in made.arguments}) == len(made.arguments)
+    assert made.evaluate() > 0
+
+
+@pytest.mark.parametrize("name", FORMULA_NAMES)
+@pytest.mark.parametrize("rung", ["textbook", "roofline", "calibrated"])
+@pytest.mark.parametrize("model", ["Llama-3.1-8B", "DeepSeek-V3"])
+def test_exported_python_gives_the_same_number(name: Any, rung: Any, model: str) -> None:
+    made = formula(deploy(model, "h200", tp=8), name, rung, calibration=CALIBRATION)
+    space: dict[str, Any] = {}
+    exec(to_python(made), space)
+    assert space[f"{name}_s"]() == pytest.approx(made.evaluate(), rel=1e-12)
+
+
+@pytest.mark.parametrize("rung", ["textbook", "roofline", "calibrated"])
+def test_elasticities_obey_scaling(rung: Any) -> None:
+    # Time is homogeneous of degree −1 in the part's speeds: 1 % more of all of them is 1 % less time.
+    made = formula(deploy("Llama-3.1-8B", "h100"), "spike", rung, calibration=CALIBRATION)
+    speeds = sum(item.value for item in elasticities(made) if str(item.symbol) in ("F", "W", "B_link"))
+    assert speeds == pytest.approx(-1.0, rel=1e-9)
+
+
+def test_unknown_formulas_are_refused() -> None:
+    with pytest.raises(InputError, match="known: decode"):
+        formula(deploy("Llama-3.1-8B", "h100"), "guess")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="needs a calibration"):
+        formula(deploy("Llama-3.1-8B", "h100"), "decode", "calibrated")
+
+
+@pytest.mark.xfail(reason="two formats of one name share the symbol b_w_<name>, and so one number", strict=True)
+def test_two_formats_of_one_name_have_two_symbols() -> None:
+    # 4-bit weights with groups of 128 in the layers and of 32 in attention, lm_head with groups of 64.
+    coarse, fine = WeightFormat("int4", 128, 20, True), WeightFormat("int4", 32, 20, True)
+    formats = LayerFormats(fine, coarse, coarse, PLAIN_FORMATS["bf16"])
+    kind = LayerKind(Attention("gqa", 32, 8, 128, 128), FeedForward("dense", 14336), formats)
+    architecture = Architecture("synthetic", "synthetic", 4096, 32_000, (kind,), (0,) * 32, "bf16", False)
+    deployment = deployment_of(replace(architecture, lm_head_format=WeightFormat("int4", 64, 20, True)))
+    parameters = build_parameters(deployment)
+    times = step_times(parameters, make_work(decodes=[Decodes(32, 500)], windows=parameters.windows))
+    assert formula(deployment, "decode").evaluate() == pytest.approx(times.total, rel=1e-12)
