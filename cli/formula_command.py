@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.certainty import find_calibration
+from costmodel.checks import positive
 from costmodel.cli.options import deployment_options, echo_json, load_options, single
 from costmodel.cli.text import milliseconds, significant, table
 from costmodel.deployment import deploy
 from costmodel.documents import FORMULA_NAMES, FormulaName, RungName
 from costmodel.hardware.errors import InputError, NoAnswerError
-from costmodel.rungs import make_load
 from costmodel.solving import UNKNOWNS, Solution, solve
 
 if TYPE_CHECKING:
@@ -70,13 +69,17 @@ def command(
     """Print decode step, prefill, mixed step or spike as a formula; export it, solve it, differentiate it."""
     several = ("prompt", "streams", "context", "chunk", "gpu", "model", "tp", "dtype")
     options |= {name: single(name, options[name]) for name in several}
-    limits = {"spike_s": spike_ms, "decode_s": decode_ms, "ratio": ratio}
+    _refuse_conflicts(unknown, sensitive, as_json, form, values)
+    limits = {"spike_ms": spike_ms, "decode_ms": decode_ms, "ratio": ratio}
+    given = {name: positive(value, _option(name)) for name, value in limits.items() if value is not None}
     if unknown is not None:
-        seconds = {name: value if name == "ratio" or value is None else value / 1e3 for name, value in limits.items()}
-        _print_solution(solve(unknown, rung=rung, **seconds, **options), as_json)  # type: ignore[arg-type]
+        if len(given) != 1:
+            raise InputError(f"--solve needs exactly one of {', '.join(map(_option, limits))}, not {len(given)}")
+        limit = {name.replace("_ms", "_s"): value if name == "ratio" else value / 1e3 for name, value in given.items()}
+        _print_solution(solve(unknown, rung=rung, **limit, **options), as_json)  # type: ignore[arg-type]
         return
-    if any(value is not None for value in limits.values()):
-        raise InputError("a limit needs --solve prompt, --solve streams or --solve context")
+    if given:
+        raise InputError(f"{_option(next(iter(given)))} needs --solve prompt, --solve streams or --solve context")
     made = _make(which, rung, options)
     if sensitive:
         _print_elasticities(made, as_json)
@@ -90,27 +93,37 @@ def command(
         _print_formula(made, form == "latex", values)
 
 
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _refuse_conflicts(unknown: str | None, sensitive: bool, as_json: bool, form: str | None, values: bool) -> None:
+    """Refuse options that ask for two different answers at once."""
+    asked = {
+        "--solve": unknown is not None,
+        "--elasticities": sensitive,
+        f"--{form}": form is not None,
+        "--values": values,
+        "--json": as_json,
+    }
+    chosen = [name for name, given in asked.items() if given]
+    together = ({"--latex", "--values"}, {"--solve", "--json"}, {"--elasticities", "--json"})
+    if len(chosen) > 1 and set(chosen) not in together:
+        raise InputError(f"{' and '.join(chosen)} do not go together; ask for one at a time")
+
+
 def _make(which: FormulaName, rung: RungName | None, options: dict[str, Any]) -> Formula:
     from costmodel.symbolic.formulas import formula
 
     names = ("tp", "pp", "ep", "dtype", "kv_dtype", "compute_dtype")
     deployment = deploy(options["model"], options["gpu"], **{name: options[name] for name in names})
-    load = make_load(
-        deployment, options["prompt"], options["prompts"], options["streams"], options["context"], options["chunk"]
-    )
-    if load.prompts != 1:
+    if options["prompts"] != 1:
         raise InputError("a formula is for one prompt; --prompts goes with --solve")
-    calibration = find_calibration(options["calibration"], deployment)
     return formula(
         deployment,
         which,
-        rung or ("calibrated" if calibration else "roofline"),
-        prompt=load.prompt,
-        streams=load.streams,
-        context=load.context,
-        budget=load.budget,
-        params=options["params"],
-        calibration=calibration,
+        rung or ("calibrated" if options["calibration"] else "roofline"),
+        **{name: options[name] for name in ("prompt", "streams", "context", "chunk", "params", "calibration")},
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from typing import Any
 
@@ -54,7 +53,7 @@ class LazyGroup(click.Group):
         """Run, and exit with 0, 1 (the answer is no) or 2 (bad usage or input) without a traceback."""
         kwargs["standalone_mode"] = False
         try:
-            result = super().main(*args, **kwargs)
+            result = self._run(*args, **kwargs)
             sys.stdout.flush()
             sys.exit(result if isinstance(result, int) else 0)
         except CostModelError as error:
@@ -66,9 +65,15 @@ class LazyGroup(click.Group):
             _fail(error.format_message(), 2)
         except (click.Abort, KeyboardInterrupt):
             _fail("interrupted", 130)
-        except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(0)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run click's own main; a reader of a pipe that has seen enough, such as `head`, is no failure."""
+        try:
+            return super().main(*args, **kwargs)
+        except SystemExit:
+            if type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):  # click met a closed pipe, and exits with 1
+                return 0
+            raise
 
 
 def _fail(message: str, code: int) -> None:

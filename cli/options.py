@@ -58,7 +58,11 @@ class Values(ListType):
         if self.kind == "tokens" and piece.casefold() in PROMPT_PRESETS:
             return PROMPT_PRESETS[piece.casefold()]
         try:
-            number = float(piece.replace("_", ""))
+            return int(piece)
+        except ValueError:
+            pass
+        try:
+            number = float(piece)
             if number % 1 != 0:
                 raise ValueError
             return int(number)

@@ -141,7 +141,8 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
     activation = deployment.activation_dtype
     # An 8-bit cache lets the kernel multiply in 8 bits where the part can (FlashAttention-3, FlashInfer); the floor must allow it.
     dtype = deployment.kv_dtype if deployment.kv_dtype == "fp8" and "fp8" in hardware.peaks else activation
-    kernels = []
+    suffixes = _attention_suffixes([attention.window for attention in counts])
+    kernels: list[AttentionKernel] = []
     for attention, count in counts.items():
         heads = attention.query_heads if tp == 1 else attention.query_heads / tp
         pair = 2 * heads * (attention.head_dim + attention.value_head_dim)
@@ -151,7 +152,7 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
         kernels.append(
             AttentionKernel(
                 window=window,
-                suffix="" if len(counts) == 1 else ".full" if window is None else f".window_{window}",
+                suffix=suffixes[len(kernels)],
                 flops_per_pair=pair * count,
                 flops_per_kv_token=(absorbed if attention.kind == "mla" else pair) * count,
                 kv_bytes_per_token=kv_elements_per_token(attention, tp) * deployment.kv_bytes * count,
@@ -161,6 +162,17 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
             )
         )
     return tuple(kernels)
+
+
+def _attention_suffixes(windows: list[Window]) -> list[str]:
+    """Return what tells the attention kernels of a model apart: nothing for one, the window for several, a number where that recurs."""
+    if len(windows) == 1:
+        return [""]
+    names = [".full" if window is None else f".window_{window}" for window in windows]
+    return [
+        name if name not in names[:index] else f"{name}_{names[: index + 1].count(name)}"
+        for index, name in enumerate(names)
+    ]
 
 
 def _transfers(deployment: Deployment, rates: RateSource) -> tuple[Transfer, ...]:

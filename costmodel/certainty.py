@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from costmodel.checks import text
 from costmodel.deployment import Deployment
 from costmodel.documents import Intervals
 from costmodel.equations.parameters import Parameters
@@ -24,12 +27,19 @@ def _read_cached(path: Path, _stamp: float) -> Calibration:
 
 
 def find_calibration(given: str | Path | Calibration | None, deployment: Deployment) -> Calibration | None:
-    """Return the calibration to use, refusing one of another part."""
+    """Return the calibration to use: as given, or read from a file.
+
+    Raises:
+        InputError: the file cannot be read, or the calibration is of another part.
+    """
     if given is None or isinstance(given, Calibration):
         calibration = given
     else:
-        path = Path(given).expanduser()
-        calibration = _read_cached(path, path.stat().st_mtime if path.exists() else 0.0)
+        path = os.path.expanduser(text(given, "calibration"))
+        stamp = 0.0
+        with suppress(OSError, ValueError):
+            stamp = os.stat(path).st_mtime
+        calibration = _read_cached(Path(path), stamp)
     if calibration is not None and calibration.gpu not in (deployment.gpu, deployment.profile.name):
         raise InputError(
             f"calibration {calibration.name!r} is for {calibration.gpu}, but the GPU is {deployment.gpu}; "
@@ -85,10 +95,11 @@ def intervals(calibration: Calibration, rungs: dict[str, Parameters], load: Load
     bounds = {}
     for name, work in _works(rungs["calibrated"], load).items():
         floor, low, high = total_seconds(step_operators(rungs["roofline"], work)), 0.0, 0.0
+        point = total_seconds(step_operators(rungs["calibrated"], work))
         for operator in step_operators(rungs["calibrated"], work):
             fitted = calibration.operators.get(operator.calibrated_by)
             residuals = fitted.residuals if fitted else None
             low += operator.seconds * (1 + (residuals.low if residuals else 0.0))
             high += operator.seconds * (1 + (residuals.high if residuals else 0.0))
-        bounds[f"{name}_s" if name != "decode" else "decode_step_s"] = (max(low, floor), max(high, floor))
+        bounds[f"{name}_s" if name != "decode" else "decode_step_s"] = (min(max(low, floor), point), max(high, point))
     return Intervals(level=min(levels), **bounds)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
+import os
+from collections.abc import Sequence
 from typing import Any
 
-from costmodel.hardware.errors import InputError
+from costmodel.hardware.errors import InputError, shown, unknown_name
 
 MAX_TOKENS = 100_000_000
 """Larger token counts are taken for a slip of the keyboard."""
@@ -42,10 +44,25 @@ def positive(value: Any, name: str) -> float:
     return number
 
 
-def shown(value: Any) -> str:
-    """Return a value as it is shown in an error: its repr, cut to a readable length."""
-    try:
-        text = repr(value)
-    except Exception:  # an int of thousands of digits, or an object whose repr fails
-        text = f"a {type(value).__name__} that cannot be shown"
-    return text if len(text) <= 60 else text[:57] + "..."
+def parameter_count(value: Any) -> float:
+    """Return a parameter count: a finite number of at least one, or raise :class:`InputError`."""
+    number = positive(value, "params")
+    if number < 1:
+        raise InputError(f"params must be at least 1, not {shown(value)}")
+    return number
+
+
+def choice(value: Any, known: Sequence[str], name: str) -> str:
+    """Return ``value`` if it is one of the known words, or raise :class:`InputError` with the nearest."""
+    if isinstance(value, str) and value in known:
+        return value
+    raise unknown_name(name, value if isinstance(value, str) else shown(value), known, "known: " + ", ".join(known))
+
+
+def text(value: Any, name: str) -> str:
+    """Return a name or path as text, or raise :class:`InputError`."""
+    if isinstance(value, (str, os.PathLike)):
+        made = os.fspath(value)
+        if isinstance(made, str):
+            return made
+    raise InputError(f"{name} must be a name or a path, not {shown(value)}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
 from costmodel.architecture.formats import ELEMENT_BITS, WeightFormat
 from costmodel.architecture.source import load_model
 from costmodel.architecture.types import Architecture
+from costmodel.checks import text, whole
 from costmodel.dtypes import choose_compute_dtype, choose_dtypes, choose_kv_dtype, layer_formats, main_format
 from costmodel.equations.numerics import Value
 from costmodel.hardware.catalog import load_gpu
@@ -97,7 +99,8 @@ def deploy(
     Args:
         model: preset, ``config.json``, folder, or name in the local Hugging Face cache.
         gpu: name or alias of a part, or the path of a profile.
-        tp, pp, ep: parallel sizes; ``ep`` is 1 or a multiple of ``tp``.
+        tp, pp, ep: parallel sizes; ``ep`` is 1 or a multiple of ``tp``. With ep > tp, ep/tp attention replicas share the experts, and a
+            workload is that of each replica.
         dtype: weight dtype; None for the checkpoint's.
         kv_dtype: KV-cache dtype; None for the activations', or fp8 where the checkpoint carries KV scales.
         compute_dtype: dtype of the products; None for the best that weights and part allow.
@@ -105,19 +108,27 @@ def deploy(
     Raises:
         InputError: unknown names, sizes that do not divide the model, or a dtype that the part cannot compute in.
     """
-    try:
-        return _deploy(model, gpu, tp, pp, ep, dtype, kv_dtype, compute_dtype, _stamp(model), _stamp(gpu))
-    except TypeError as error:  # an unhashable argument
-        raise InputError(f"bad argument: {error}") from None
+    model, gpu = text(model, "model"), text(gpu, "gpu")
+    sizes = [whole(size, name, 1) for name, size in (("tp", tp), ("pp", pp), ("ep", ep))]
+    formats = [
+        None if value is None else text(value, name)
+        for name, value in (("dtype", dtype), ("kv_dtype", kv_dtype), ("compute_dtype", compute_dtype))
+    ]
+    return _deploy(model, gpu, *sizes, *formats, _stamp(model), _stamp(gpu))
 
 
 def _stamp(name: str) -> float:
     """Return the modification time of a file or folder, so that the cache forgets one that changed; 0.0 for plain names."""
     latest = 0.0
-    for path in (name, f"{name}/config.json"):
-        try:
+    for path in (
+        name,
+        f"{name}/config.json",
+        f"{name}/hf_quant_config.json",
+        f"{os.path.dirname(name)}/hf_quant_config.json",
+    ):
+        with suppress(OSError, ValueError):
             latest = max(latest, os.stat(os.path.expanduser(path)).st_mtime)
-        except (OSError, ValueError, TypeError):
+        if not latest:
             break
     return latest
 
@@ -184,11 +195,8 @@ def check_parallelism(architecture: Architecture, tp: int, pp: int, ep: int) -> 
     """Refuse parallel sizes that the model cannot be divided by.
 
     Raises:
-        InputError: not a positive integer; heads, widths or experts not divisible; more stages than layers.
+        InputError: heads, widths or experts not divisible; more stages than layers.
     """
-    for name, size in (("tp", tp), ("pp", pp), ("ep", ep)):
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise InputError(f"{name} must be a positive integer, not {size!r}")
     name = architecture.name
     for kind in architecture.kinds:
         heads, kv_heads = kind.attention.query_heads, kind.attention.kv_heads
@@ -204,7 +212,10 @@ def check_parallelism(architecture: Architecture, tp: int, pp: int, ep: int) -> 
             if width % tp:
                 raise InputError(f"tp {tp} does not divide the feed-forward width {width} of {name}")
         if ep > 1 and ff.kind == "moe" and ff.experts % ep:
-            raise InputError(f"ep {ep} does not divide the {ff.experts} experts of {name}")
+            close = min((n for n in range(1, ff.experts + 1) if ff.experts % n == 0), key=lambda n: abs(n - ep))
+            raise InputError(
+                f"ep {ep} does not divide the {ff.experts} experts of {name}; the nearest that does is {close}"
+            )
     if pp > architecture.layer_count:
         raise InputError(f"pp {pp} is more than the {architecture.layer_count} layers of {name}")
     if ep > 1 and all(kind.feed_forward.kind == "dense" for kind in architecture.kinds):

@@ -9,6 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from costmodel.hardware.profile import Frozen
 
 RungName = Literal["textbook", "roofline", "calibrated"]
+RUNG_NAMES: tuple[RungName, ...] = ("textbook", "roofline", "calibrated")
 FormulaName = Literal["decode", "prefill", "mixed", "spike"]
 FORMULA_NAMES: tuple[FormulaName, ...] = ("decode", "prefill", "mixed", "spike")
 

@@ -42,7 +42,8 @@ def choose_compute_dtype(
 def layer_formats(kind: LayerKind) -> set[WeightFormat]:
     """Return the distinct weight formats of a layer."""
     formats = kind.formats
-    return {formats.attention, formats.feed_forward, formats.experts, formats.router}
+    named = {fmt for _, fmt in formats.overrides}
+    return {formats.attention, formats.feed_forward, formats.experts, formats.router} | named
 
 
 def main_format(architecture: Architecture) -> WeightFormat:
@@ -103,6 +104,7 @@ def _retype(architecture: Architecture, old: str, new: str) -> Architecture:
                 change(kind.formats.feed_forward),
                 change(kind.formats.experts),
                 change(kind.formats.router),
+                tuple((kernel, change(fmt)) for kernel, fmt in kind.formats.overrides),
             ),
         )
         for kind in architecture.kinds

@@ -24,7 +24,7 @@ SAMPLER_BYTES = 37.7
 """Sampler peak per (sequence, vocabulary entry) [B]: 4.76 GiB at V = 128k, 5.64 at 152k, 7.38 at 201k with 1,024 sequences on an
 H100 (vLLM 0.11; llm-d-planner, docs/empirical-vllm-memory-results.md): 38.6 kB · V."""
 NON_TORCH_BYTES = {1: 0.13 * GIB, 2: 0.55 * GIB}
-"""Memory outside PyTorch at TP 1 and at TP ≥ 2 (same source)."""
+"""Memory outside PyTorch on one GPU, and with NCCL on several (same source)."""
 CUDA_GRAPH_BYTES = 0.36 * GIB
 """Upper end of what vLLM ≥ 0.21 sets aside for CUDA graphs on ordinary models (vLLM issue 45178)."""
 
@@ -43,7 +43,7 @@ class Memory:
     """What is left for the KV cache; negative if not even the weights fit."""
     kv_bytes_per_token: float
     kv_tokens: int
-    """Tokens that fit when every layer keeps every token."""
+    """Tokens that fit when every layer keeps every token; with a pipeline, in the stage that holds the fewest."""
     kv_needed_bytes: float
     """KV cache of the workload: every stream and every prompt, in whole blocks."""
     fits: bool
@@ -128,7 +128,7 @@ def memory_of(
     visible = profile.memory_visible.value
     usable = visible * UTILISATION
     activations = activation_bytes(deployment, token_budget, max(default_max_num_seqs(deployment), streams))
-    non_torch = NON_TORCH_BYTES[min(deployment.tp, 2)]
+    non_torch = NON_TORCH_BYTES[min(max(deployment.tp, deployment.ep), 2)]
     stages = []
     for stage in range(deployment.pp):
         weights = stage_weight_bytes(deployment, stage)
@@ -151,4 +151,5 @@ def memory_of(
                 fits=needed <= available,
             )
         )
-    return min(stages, key=lambda memory: memory.kv_available_bytes - memory.kv_needed_bytes)
+    fullest = min(stages, key=lambda memory: memory.kv_available_bytes - memory.kv_needed_bytes)
+    return replace(fullest, kv_tokens=min(memory.kv_tokens for memory in stages))

@@ -9,7 +9,7 @@ from pathlib import Path
 from costmodel.architecture.counts import active_parameters, checkpoint_bytes, kv_bytes_per_token, total_parameters
 from costmodel.building import build_parameters, build_textbook
 from costmodel.certainty import calibration_warnings, find_calibration, intervals
-from costmodel.checks import positive
+from costmodel.checks import parameter_count
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import (
     Doubling,
@@ -35,7 +35,7 @@ from costmodel.equations.work import Chunk, Decodes, make_work
 from costmodel.hardware.calibration import Calibration
 from costmodel.memory import Memory, memory_of, stage_patterns
 from costmodel.rungs import Load, make_load, mixed_seconds, step_rung, textbook_rung, textbook_seconds, total_seconds
-from costmodel.spike import chunk_room, longest, mixed_steps, mixed_work, visibility
+from costmodel.spike import chunk_room, longest, mixed_steps, mixed_work, step_count, visibility
 
 
 def predict(
@@ -82,7 +82,7 @@ def predict(
     deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype)
     load = make_load(deployment, prompt, prompts, streams, context, chunk, every)
     if params is not None:
-        params = positive(params, "params")
+        params = parameter_count(params)
     fitted = find_calibration(calibration, deployment)
     parameters, info = _static(deployment)
     rung_parameters = {"roofline": parameters}
@@ -108,7 +108,7 @@ def predict(
         doubling=_doubling(textbook, rung_parameters[headline], load, rungs[headline]),
         memory=MemoryInfo(**asdict(memory)),
         engine=engine,
-        pipeline=_pipeline(deployment, load),
+        pipeline=_pipeline(deployment, load, rates),
         calibration=fitted.name if fitted else None,
         intervals=intervals(fitted, rung_parameters, load) if fitted else None,
         notes=deployment.notes,
@@ -153,7 +153,7 @@ def _mixed_sum(parameters: Parameters, load: Load, room: int | None) -> tuple[fl
         return sum(times), len(times)
     import numpy as np
 
-    steps = sum(1 for _ in mixed_steps(load.prompt, 1, room))
+    steps = step_count(load.prompt, 1, room)
     cached = np.arange(steps, dtype=float) * room
     chunk = Chunk(np.minimum(room, load.prompt - cached), cached)
     times = step_times(parameters, mixed_work([chunk], load.streams, load.context, parameters.windows)).total
@@ -199,14 +199,14 @@ def _engine(deployment: Deployment, load: Load) -> EngineInfo:
     )
 
 
-def _pipeline(deployment: Deployment, load: Load) -> PipelineInfo | None:
+def _pipeline(deployment: Deployment, load: Load, rates: CalibratedRates | None) -> PipelineInfo | None:
     """Return the stages of a pipeline and the decode time of the slowest; None without one."""
     if deployment.pp == 1:
         return None
     seconds, patterns = [], stage_patterns(deployment)
     for index, pattern in enumerate(patterns):
         counts = tuple(pattern.count(kind) for kind in range(len(deployment.architecture.kinds)))
-        parameters = build_parameters(replace(deployment, layer_counts=counts, pp=1))
+        parameters = build_parameters(replace(deployment, layer_counts=counts, pp=1), rates)
         if index < len(patterns) - 1:
             parameters = replace(parameters, gemms=tuple(gemm for gemm in parameters.gemms if not gemm.per_row))
         work = make_work(decodes=[Decodes(load.streams, load.context)], windows=parameters.windows)

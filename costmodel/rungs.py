@@ -13,8 +13,11 @@ from costmodel.equations.parameters import Parameters
 from costmodel.equations.step import OperatorTime, step_operators
 from costmodel.equations.textbook import Textbook, textbook_attention, textbook_decode, textbook_linear
 from costmodel.equations.work import Chunk, Decodes, make_work
-from costmodel.hardware.errors import InputError
-from costmodel.spike import chunk_room, longest, mixed_steps, mixed_work, tallest_candidates
+from costmodel.hardware.errors import InputError, shown
+from costmodel.spike import chunk_room, longest, mixed_steps, mixed_work, step_count, tallest_candidates
+
+MAX_STEPS = 200_000
+"""More mixed steps than this are refused: the question is hardly meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +49,24 @@ def make_load(
     Raises:
         InputError: not whole, out of range, or not finite; the message names the input.
     """
-    if isinstance(chunk, str) and chunk != "engine":
-        raise InputError(f"chunk must be a whole number or 'engine', not {chunk!r}")
-    budget = default_token_budget(deployment) if chunk == "engine" else chunk
-    return Load(
+    budget = chunk
+    if isinstance(chunk, str):
+        if chunk != "engine":
+            raise InputError(f"chunk must be a whole number or 'engine', not {shown(chunk)}")
+        budget = default_token_budget(deployment)
+    load = Load(
         whole(prompt, "prompt", 1),
-        whole(prompts, "prompts", 1, 100_000),
+        whole(prompts, "prompts", 1, 4096),
         whole(streams, "streams", 1, 1_000_000),
         whole(context, "context", 0),
         None if budget is None else whole(budget, "chunk", 1),
         positive(every, "every"),
     )
+    room = chunk_room(load.budget, load.streams)
+    if step_count(load.prompt, load.prompts, room) > MAX_STEPS:
+        asked = f"{load.prompts} × {load.prompt}" if load.prompts > 1 else f"{load.prompt}"
+        raise InputError(f"{asked} tokens at {room} per step are more than {MAX_STEPS} steps; use a larger chunk")
+    return load
 
 
 def textbook_rung(textbook: Textbook, load: Load) -> Rung:

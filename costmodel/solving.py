@@ -12,9 +12,9 @@ from pydantic import Field
 
 from costmodel.building import build_parameters, build_textbook
 from costmodel.certainty import find_calibration
-from costmodel.checks import MAX_TOKENS, positive
+from costmodel.checks import MAX_TOKENS, choice, parameter_count, positive
 from costmodel.deployment import deploy
-from costmodel.documents import RungName
+from costmodel.documents import RUNG_NAMES, RungName
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import step_operators
 from costmodel.equations.textbook import Textbook, textbook_decode
@@ -79,7 +79,9 @@ def solve(
     """Return the largest prompt, number of streams or context that keeps a time under a limit.
 
     Exactly inverts :func:`costmodel.predict`: with T the quantity as ``predict`` gives it on that rung, the answer n has
-    T(n) ≤ limit < T(n + 1). Closed form for the prompt on the textbook rung, integer bisection elsewhere.
+    T(n) ≤ limit < T(n + 1). T never falls with n, except that several prompts under a token budget may share steps differently from one
+    length to the next: there the answer is a crossing of the limit, not necessarily the last.
+    Closed form for the prompt on the textbook rung, integer bisection elsewhere.
 
     Args:
         unknown: ``prompt``, ``streams`` or ``context``; its own argument is ignored.
@@ -94,8 +96,9 @@ def solve(
     Raises:
         InputError: unknown names, not exactly one limit, or a limit that is not a positive number.
     """
-    if unknown not in UNKNOWNS:
-        raise InputError(f"cannot solve for {unknown!r}; possible: {', '.join(UNKNOWNS)}")
+    choice(unknown, UNKNOWNS, "quantity to solve for")
+    if rung is not None:
+        choice(rung, RUNG_NAMES, "rung")
     limits: dict[Quantity, float | None] = {"spike_s": spike_s, "decode_s": decode_s, "ratio": ratio}
     given = [(name, value) for name, value in limits.items() if value is not None]
     if len(given) != 1:
@@ -117,7 +120,7 @@ def solve(
     chosen: RungName = rung or ("calibrated" if fitted else "roofline")
     start = None
     if chosen == "textbook":
-        textbook = build_textbook(deployment, None if params is None else positive(params, "params"))
+        textbook = build_textbook(deployment, None if params is None else parameter_count(params))
         measure = _textbook_measure(textbook, load, unknown, quantity)
         if unknown == "prompt" and load.budget is None:
             start = _closed_form(textbook, load, quantity, limit)

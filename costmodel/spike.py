@@ -13,8 +13,6 @@ from costmodel.equations.work import Chunk, Decodes, Window, Work, make_work
 from costmodel.hardware.errors import InputError
 
 PERCENTILES = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9}
-MAX_STEPS = 200_000
-"""More mixed steps than this per prompt are refused: the question is hardly meant."""
 
 
 def chunk_room(budget: int | None, streams: int) -> int | None:
@@ -33,43 +31,47 @@ def chunk_room(budget: int | None, streams: int) -> int | None:
     return budget - streams
 
 
-def mixed_steps(prompt: int, prompts: int, room: int | None) -> Iterator[list[Chunk]]:
-    """Yield the chunks of each mixed step, first come first served.
+def step_count(prompt: int, prompts: int, room: int | None) -> int:
+    """Return the number of mixed steps: ⌈prompts·n/room⌉, one without a budget."""
+    return 1 if room is None else -(-prompt * prompts // room)
+
+
+def step_chunks(prompt: int, prompts: int, room: int | None, index: int) -> list[Chunk]:
+    """Return the chunks of one mixed step, first come first served: a step may end one prompt and begin the next.
 
     Args:
-        prompt: tokens of each prompt.
+        prompt: n, tokens of each prompt.
         prompts: prompts that arrive together.
         room: prompt tokens per step; None for all in one step.
+        index: which step, from 0.
     """
     if room is None:
-        yield [Chunk(prompt)] * prompts
-        return
-    if -(-prompt * prompts // room) > MAX_STEPS:
-        raise InputError(
-            f"{prompts} × {prompt} tokens at {room} per step are more than {MAX_STEPS} steps; use a larger --chunk"
-        )
-    waiting, done = prompts, 0
-    while waiting:
-        left, chunks = room, []
-        while left and waiting:
-            taken = min(left, prompt - done)
-            chunks.append(Chunk(taken, done))
-            left, done = left - taken, done + taken
-            if done == prompt:
-                waiting, done = waiting - 1, 0
-        yield chunks
+        return [Chunk(prompt)] * prompts
+    start, end = index * room, min((index + 1) * room, prompt * prompts)
+    chunks = []
+    for number in range(start // prompt, (end - 1) // prompt + 1):
+        cached = max(start - number * prompt, 0)
+        chunks.append(Chunk(min(end - number * prompt, prompt) - cached, cached))
+    return chunks
+
+
+def mixed_steps(prompt: int, prompts: int, room: int | None) -> Iterator[list[Chunk]]:
+    """Yield the chunks of every mixed step in turn; same arguments as :func:`step_chunks`."""
+    for index in range(step_count(prompt, prompts, room)):
+        yield step_chunks(prompt, prompts, room, index)
 
 
 def tallest_candidates(prompt: int, prompts: int, room: int | None) -> list[list[Chunk]]:
     """Return the steps among which the longest one is, without going through all of them.
 
-    Step time never falls with tokens or cached tokens, so for one prompt it is the last full chunk or the remainder after it.
+    Step time never falls with tokens or cached tokens. So of the steps that lie within one prompt the last is the longest; left are,
+    for each prompt, that one and the step in which it ends.
     """
-    if room is None or prompts > 1:
-        return list(mixed_steps(prompt, prompts, room))
-    full, rest = divmod(prompt, room)
-    candidates = [[Chunk(room, (full - 1) * room)]] if full else []
-    return candidates + ([[Chunk(rest, full * room)]] if rest else [])
+    if room is None:
+        return [step_chunks(prompt, prompts, None, 0)]
+    ends = [((number + 1) * prompt - 1) // room for number in range(prompts)]
+    indices = sorted({index for end in ends for index in (end - 1, end) if index >= 0})
+    return [step_chunks(prompt, prompts, room, index) for index in indices]
 
 
 def mixed_work(chunks: Sequence[Chunk], streams: int, context: int, windows: Iterable[Window]) -> Work:

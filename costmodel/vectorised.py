@@ -9,8 +9,9 @@ from typing import Any
 
 from costmodel.building import build_parameters, build_textbook
 from costmodel.certainty import find_calibration
+from costmodel.checks import MAX_TOKENS, choice
 from costmodel.deployment import Deployment, deploy
-from costmodel.documents import RungName
+from costmodel.documents import RUNG_NAMES, RungName
 from costmodel.equations import step
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
@@ -64,17 +65,23 @@ def step_times(
     """
     deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype)
     fitted = find_calibration(calibration, deployment)
+    if rung is not None:
+        choice(rung, RUNG_NAMES, "rung")
     chosen = rung or ("calibrated" if fitted else "roofline")
     given = (prefill_tokens, prefill_cached, decodes, decode_context)
     if all(isinstance(value, (int, float)) for value in given):
-        _check(*map(float, given))
-        return _evaluate(deployment, chosen, fitted, *map(float, given))
+        try:
+            numbers = [float(value) for value in given]
+        except OverflowError:
+            raise InputError(f"workload counts must be at most {MAX_TOKENS}") from None
+        _check(*numbers)
+        return _evaluate(deployment, chosen, fitted, *numbers)
     import numpy as np
 
     try:
         arrays = [np.asarray(value, dtype=np.float64) for value in given]
         shape = np.broadcast_shapes(*(array.shape for array in arrays))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"workload arrays do not fit together: {error}") from None
     flat = [np.broadcast_to(array, shape).reshape(-1) if array.ndim else float(array) for array in arrays]
     _check(*flat)
@@ -129,8 +136,6 @@ class _Identity:
 def _parameters(deployment: Deployment, rung: str, calibration: Calibration | None) -> Parameters:
     if rung == "roofline":
         return _cached_parameters(deployment, None, None)
-    if rung != "calibrated":
-        raise InputError(f"unknown rung {rung!r}; known: textbook, roofline, calibrated")
     if calibration is None:
         raise InputError("the calibrated rung needs a calibration")
     return _cached_parameters(deployment, id(calibration), _Identity(calibration))
@@ -157,8 +162,8 @@ def _check(tokens: Any, cached: Any, decodes: Any, context: Any) -> None:
         ("decode_context", context),
     ):
         low, high = (value, value) if isinstance(value, float) else (value.min(initial=0.0), value.max(initial=0.0))
-        if not (low >= 0.0 and high < float("inf")):
-            raise InputError(f"{name} must be finite and not negative")
+        if not (low >= 0.0 and high <= MAX_TOKENS):
+            raise InputError(f"{name} must be numbers between 0 and {MAX_TOKENS}")
     total = tokens + decodes
     least = total if isinstance(total, float) else total.min(initial=1.0)
     if least < 1.0:

@@ -113,6 +113,8 @@ class FittedOperator(Frozen):
             if not low <= parameter.value <= high or (exclusive and parameter.value == low):
                 bracket = "(" if exclusive else "["
                 raise ValueError(f"{name} = {parameter.value:g} is outside {bracket}{low:g}, {high:g}]")
+        if self.form == "overhead" and self.number("graph_multiple") % 1:
+            raise ValueError("graph_multiple must be a whole number")
         for variable, (low, high) in self.ranges.items():
             if low > high:
                 raise ValueError(f"range of {variable} is empty: {low:g} to {high:g}")

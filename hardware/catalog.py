@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from costmodel.hardware.errors import InputError, unknown_name
+from costmodel.hardware.errors import InputError, shown, unknown_name
 from costmodel.hardware.profile import GpuProfile, read_profile
 
 FOLDER = Path(__file__).parent
@@ -106,6 +106,8 @@ def load_gpu(name_or_path: str) -> tuple[GpuProfile, GpuChoice]:
     Raises:
         InputError: unknown name, or the file is missing, a directory, unreadable or breaks the schema.
     """
+    if not isinstance(name_or_path, str):
+        raise InputError(f"GPU must be a name or a path, not {shown(name_or_path)}")
     if not name_or_path.isprintable():
         raise InputError(f"GPU name {name_or_path!r} has characters that cannot be printed; {HINT}")
     if _is_path(name_or_path):

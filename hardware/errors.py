@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class CostModelError(Exception):
@@ -52,3 +53,12 @@ def unknown_name(what: str, name: str, known: Iterable[str], hint: str = "") -> 
     if hint:
         text += f" ({hint})" if close else f"; {hint}"
     return InputError(text)
+
+
+def shown(value: Any) -> str:
+    """Return a value as it is shown in an error: its repr, cut to a readable length."""
+    try:
+        text = repr(value)
+    except Exception:  # an int of thousands of digits, or an object whose repr fails
+        text = f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= 60 else text[:57] + "..."

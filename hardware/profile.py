@@ -20,7 +20,9 @@ LinkKind = Literal["nvlink", "xgmi", "pcie", "c2c", "none"]
 class Frozen(BaseModel):
     """Base of every document type: immutable, and unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True, serialize_by_alias=True
+    )
 
 
 Document = TypeVar("Document", bound=Frozen)
@@ -115,17 +117,22 @@ def read_toml(path: Path, kind: type[Document], what: str) -> Document:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{what} {path}: no such file") from None
+        raise InputError(f"{what} {_shown(path)}: no such file") from None
     except IsADirectoryError:
-        raise InputError(f"{what} {path}: is a directory, not a file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{what} {path}: cannot be read ({error})") from None
+        raise InputError(f"{what} {_shown(path)}: is a directory, not a file") from None
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{what} {path}: not valid TOML ({error})") from None
+        raise InputError(f"{what} {_shown(path)}: not valid TOML ({error})") from None
+    except (OSError, ValueError) as error:  # also text that is not UTF-8, and paths that cannot be
+        raise InputError(f"{what} {_shown(path)}: cannot be read ({error})") from None
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        raise InputError(f"{what} {path}: {first_fault(error)}") from None
+        raise InputError(f"{what} {_shown(path)}: {first_fault(error)}") from None
+
+
+def _shown(path: Path) -> str:
+    """Return a path as it is typed, quoted where it holds what cannot be printed."""
+    return str(path) if str(path).isprintable() else repr(str(path))
 
 
 def first_fault(error: ValidationError) -> str:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from costmodel import checks
 from costmodel.architecture import hub
 from costmodel.architecture.families import architecture_from_config
 from costmodel.architecture.types import Architecture
@@ -65,7 +66,7 @@ def find_model(name_or_path: str) -> ModelFiles:
     Raises:
         InputError: nothing is found under that name, or what is found is no configuration.
     """
-    text = name_or_path.strip()
+    text = checks.text(name_or_path, "model").strip()
     if not text:
         raise InputError(f"the model name is empty; {HINT}")
     if _is_path(text):
@@ -156,6 +157,8 @@ def _from_path(path: Path, text: str) -> ModelFiles:
             raise InputError(
                 f"model {text!r}: no such file or folder; name a config.json, a folder with one, or a preset ({HINT})"
             )
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
         raise InputError(f"model {text!r}: not a usable path ({_reason(error)})") from error
     config = _read(path)

@@ -127,6 +127,7 @@ class Transfer:
         bandwidth: B_link per direction [B/s].
         efficiency: e in (0, 1].
         imbalance: how much longer the busiest GPU takes, ≥ 1.
+        calibrated_by: key of the calibration's operator, "" on the roofline.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Transfer:
     bandwidth: Value
     efficiency: Value = 1
     imbalance: Value = 1
+    calibrated_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,9 @@ class Overheads:
     eager: Value = 0
     """Seconds added to a step with prefill."""
     graph_multiple: int = 1
+    graph_key: str = ""
+    eager_key: str = ""
+    """Keys of the calibration's operators."""
 
 
 @dataclass(frozen=True, slots=True)

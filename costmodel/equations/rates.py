@@ -105,7 +105,7 @@ class CalibratedRates:
             return Transfer(name, count, bytes_per_token, 0, bandwidth)
         latency = self.number(key, "latency_s") + self.number(key, "latency_per_log2_s") * log2(gpus)
         efficiency, imbalance = self.number(key, "bandwidth_efficiency"), self.number(key, "imbalance")
-        return Transfer(name, count, bytes_per_token, latency, bandwidth, efficiency, imbalance)
+        return Transfer(name, count, bytes_per_token, latency, bandwidth, efficiency, imbalance, key)
 
     def elementwise(
         self, layers: Value, hidden: Value, activation_bytes: Value, bandwidth: Value
@@ -130,4 +130,4 @@ class CalibratedRates:
             if key is not None
         ]
         multiple = self.calibration.operators[graph].number("graph_multiple") if graph else 1.0
-        return Overheads(seconds[0], seconds[1], int(multiple))
+        return Overheads(seconds[0], seconds[1], int(multiple), graph or eager or "", eager or graph or "")

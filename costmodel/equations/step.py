@@ -117,7 +117,8 @@ def step_operators(parameters: Parameters, work: Work) -> list[OperatorTime[Any]
     if (overheads := parameters.overheads) is not None:
         mixed = minimum(work.prefills, 1)
         fixed = mixed * overheads.eager + (1 - mixed) * overheads.graph
-        operators.append(OperatorTime("overhead", "overhead", 0.0, 0.0, fixed, 0.0, 0.0, fixed, "overhead"))
+        key = overheads.graph_key if _is_zero(work.prefills) else overheads.eager_key
+        operators.append(OperatorTime("overhead", "overhead", 0.0, 0.0, fixed, 0.0, 0.0, fixed, key))
     return operators
 
 
@@ -202,7 +203,8 @@ def _transfer(transfer: Transfer, tokens: Value) -> OperatorTime[Any]:
     sent = transfer.count * transfer.bytes_per_token * tokens
     moving = transfer.imbalance * sent / (transfer.efficiency * transfer.bandwidth)
     fixed = transfer.count * transfer.latency
-    return OperatorTime(transfer.name, "communication", 0 * sent, sent, moving + fixed, 0.0, moving, fixed, "")
+    key = transfer.calibrated_by
+    return OperatorTime(transfer.name, "communication", 0 * sent, sent, moving + fixed, 0.0, moving, fixed, key)
 
 
 def _is_zero(value: Value) -> bool:

@@ -58,7 +58,9 @@ def symbolic_deployment(deployment: Deployment) -> tuple[Deployment, dict[Any, f
     symbols.values |= {activation: deployment.activation_bytes, cache: deployment.kv_bytes}
     format_bytes: dict[WeightFormat, Any] = {}
     for fmt, value in deployment.format_bytes.items():
-        format_bytes[fmt] = symbol("b_w" if fmt == main_format(architecture) else f"b_w_{fmt.name}")
+        name = "b_w" if fmt == main_format(architecture) else f"b_w_{fmt.name}"
+        same = sum(1 for made in format_bytes.values() if str(made).startswith(name))
+        format_bytes[fmt] = symbol(name if not same or name == "b_w" else f"{name}_{same + 1}")
         symbols.values[format_bytes[fmt]] = value
     return (
         replace(

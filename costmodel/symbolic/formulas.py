@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import sympy
@@ -11,14 +12,17 @@ import sympy
 from costmodel.architecture.counts import total_parameters
 from costmodel.architecture.types import Architecture
 from costmodel.building import build_parameters, build_textbook
+from costmodel.certainty import find_calibration
+from costmodel.checks import choice, parameter_count
 from costmodel.deployment import Deployment
-from costmodel.documents import FORMULA_NAMES, FormulaName, RungName
+from costmodel.documents import FORMULA_NAMES, RUNG_NAMES, FormulaName, RungName
 from costmodel.equations.rates import CalibratedRates, DatasheetRates, RateSource
 from costmodel.equations.step import OperatorTime, step_operators
 from costmodel.equations.textbook import Textbook, textbook_attention, textbook_decode, textbook_linear
 from costmodel.equations.work import Chunk, Decodes, Window, Work, make_work
 from costmodel.hardware.calibration import FORMS, Calibration
-from costmodel.hardware.errors import InputError
+from costmodel.hardware.errors import InputError, shown
+from costmodel.rungs import make_load
 from costmodel.symbolic.deployment import symbolic_deployment
 from costmodel.symbolic.functions import HELPERS
 from costmodel.symbolic.nomenclature import symbol
@@ -88,9 +92,9 @@ def formula(
     prompt: int = 8000,
     streams: int = 32,
     context: int = 500,
-    budget: int | None = None,
+    chunk: int | str | None = None,
     params: float | None = None,
-    calibration: Calibration | None = None,
+    calibration: str | Path | Calibration | None = None,
 ) -> Formula:
     """Return one time of a deployment as a formula.
 
@@ -100,21 +104,26 @@ def formula(
             cached ones beside D sequences), ``spike`` (the whole prompt in one step beside D sequences, or with a token budget m the
             longest of its chunks).
         rung: ``textbook``, ``roofline`` or ``calibrated``.
-        prompt, streams, context, budget: n, D, c, m as numbers.
+        prompt, streams, context, chunk: n, D, c, m as numbers; ``chunk`` may be ``"engine"``.
         params: P of the textbook rung.
         calibration: for the calibrated rung.
 
     Raises:
         InputError: unknown formula or rung, or a calibrated rung without calibration.
     """
-    if name not in FORMULA_NAMES:
-        raise InputError(f"unknown formula {name!r}; known: {', '.join(FORMULA_NAMES)}")
+    if not isinstance(deployment, Deployment):
+        raise InputError(f"formula needs a deployment (costmodel.deploy), not {shown(deployment)}")
+    choice(name, FORMULA_NAMES, "formula")
+    choice(rung, RUNG_NAMES, "rung")
+    load = make_load(deployment, prompt, 1, streams, context, chunk)
+    params = None if params is None else parameter_count(params)
+    calibration = find_calibration(calibration, deployment)
     if rung == "calibrated" and calibration is None:
         raise InputError("the calibrated rung needs a calibration (--calibration FILE)")
-    numbers = {symbol("D"): float(streams), symbol("c"): float(context)}
+    numbers = {symbol("D"): float(load.streams), symbol("c"): float(load.context)}
     candidates = []
-    for chunk, chunk_numbers, definitions in _chunks(name, prompt, streams, budget):
-        terms, values = _terms(deployment, name, rung, chunk, params, calibration)
+    for part, chunk_numbers, definitions in _chunks(name, load.prompt, load.streams, load.budget):
+        terms, values = _terms(deployment, name, rung, part, params, calibration)
         candidates.append(Formula(name, rung, terms, {**numbers, **chunk_numbers, **values}, definitions))
     return candidates[0] if len(candidates) == 1 else max(candidates, key=Formula.evaluate)
 

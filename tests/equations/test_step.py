@@ -373,7 +373,6 @@ def kind_of(heads: int) -> LayerKind:
     return LayerKind(Attention("gqa", heads, 4, 64, 64), FeedForward("dense", 4096), formats)
 
 
-@pytest.mark.xfail(reason="two kinds of full attention are both named decode_attention.full", strict=True)
 def test_kinds_of_attention_are_told_apart_by_name() -> None:
     # Full attention with 16 heads in some layers and 8 in others (variable heads, as in models found by architecture search).
     kinds = kind_of(16), kind_of(8)

@@ -76,15 +76,11 @@ def test_an_interval_stops_at_the_floor() -> None:
         assert getattr(prediction.intervals, name)[0] == pytest.approx(getattr(prediction.rungs.roofline, name))
 
 
-@pytest.mark.xfail(
-    reason="overheads are named overhead, not by the key of their entry: residuals are ignored", strict=True
-)
 def test_residuals_of_overheads_widen_the_interval() -> None:
     fitted = operator("overhead", per_step_s=1e-3)
     assert_widened(predict(calibration=calibration_of({"overhead.graph": fitted, "overhead.eager": fitted})))
 
 
-@pytest.mark.xfail(reason="transfers do not say by which entry they are calibrated: residuals are ignored", strict=True)
 def test_residuals_of_communication_widen_the_interval() -> None:
     assert_widened(predict(tp=2, calibration=calibration_of({"all_reduce": operator("link", latency_s=1e-5)})))
 

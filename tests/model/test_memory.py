@@ -216,7 +216,6 @@ def test_capacity_of_a_pipeline_is_its_smallest_stage(model: str, pp: int) -> No
     assert memory_of(deployment, 32, 500, 8000, 1, 2048).kv_tokens == min(tokens_of_stages(deployment))
 
 
-@pytest.mark.xfail(reason="kv_tokens is that of the stage with the least slack, not the least over stages", strict=True)
 def test_capacity_of_a_pipeline_of_unequal_stages() -> None:
     # Llama-3.2-1B in 3 stages: 5, 6 and 5 layers; the middle one has fewer weights (no table) but more cache per token.
     deployment = deploy("Llama-3.2-1B", "h100", pp=3)

@@ -102,7 +102,7 @@ def test_solutions_survive_json() -> None:
         ({"spike_s": 0.1, "ratio": 3}, "exactly one limit"),
         ({"spike_s": 0}, "spike_s must be"),
         ({"spike_s": float("nan")}, "spike_s must be"),
-        ({"unknown": "tokens", "spike_s": 0.1}, "possible: prompt"),
+        ({"unknown": "promt", "spike_s": 0.1}, "did you mean prompt"),
         ({"unknown": "prompt", "decode_s": 0.1}, "does not depend on the prompt"),
         ({"unknown": "streams", "ratio": 3}, "solve for the prompt"),
         ({"unknown": "streams", "spike_s": 0.1, "chunk": 2048}, "token budget"),

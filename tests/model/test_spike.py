@@ -14,9 +14,9 @@ from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.work import Chunk
 from costmodel.errors import InputError
 from costmodel.hardware.calibration import Calibration
-from costmodel.rungs import Load, mixed_seconds, textbook_seconds
+from costmodel.prediction import predict
+from costmodel.rungs import MAX_STEPS, Load, mixed_seconds, textbook_seconds
 from costmodel.spike import (
-    MAX_STEPS,
     PERCENTILES,
     chunk_room,
     longest,
@@ -85,8 +85,9 @@ def test_a_budget_without_room_is_refused(budget: int) -> None:
 
 
 def test_more_steps_than_anyone_means_are_refused() -> None:
-    with pytest.raises(InputError, match="--chunk"):
-        list(mixed_steps(MAX_STEPS + 1, 1, 1))
+    assert predict(MAX_STEPS, streams=1, chunk=2).spike.chunks == MAX_STEPS
+    with pytest.raises(InputError, match="larger chunk"):
+        predict(MAX_STEPS + 1, streams=1, chunk=2)
 
 
 # --- the longest step --------------------------------------------------------------------------------------------------
@@ -125,7 +126,7 @@ def test_the_longest_step_is_among_the_candidates(
 
 def test_one_prompt_needs_two_candidates_at_most() -> None:
     assert tallest_candidates(8000, 1, 2016) == [[Chunk(2016, 4032)], [Chunk(1952, 6048)]]
-    assert tallest_candidates(4032, 1, 2016) == [[Chunk(2016, 2016)]]
+    assert tallest_candidates(4032, 1, 2016) == [[Chunk(2016, 0)], [Chunk(2016, 2016)]]
     assert tallest_candidates(100, 1, 2016) == [[Chunk(100, 0)]]
 
 

@@ -1,0 +1,399 @@
+"""Wrong input: one line that names the input, the reason and the nearest valid choice; exit code 2; nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.architecture.source import preset_config
+from tests.cli.runner import check_refusal, document, printed, refusal, run, script
+from tests.cli.samples import CALIBRATION, GPU_PROFILE
+
+
+def config(**changed: Any) -> str:
+    """A config.json of a small Llama with some keys changed, or left out where the value is ``...``."""
+    edited = {**preset_config("Llama-3.2-1B"), **changed}
+    return json.dumps({key: value for key, value in edited.items() if value is not ...})
+
+
+NOISE = bytes(range(128, 256))
+FILES: Mapping[str, str | bytes] = {
+    "corrupt.json": '{"model_type": "llama",',
+    "list.json": "[1, 2]",
+    "number.json": "17",
+    "noise.json": NOISE,
+    "nothing.json": "",
+    "deep.json": "[" * 100_000,
+    "no_type.json": "{}",
+    "no_hidden.json": config(hidden_size=...),
+    "no_layers.json": config(num_hidden_layers=...),
+    "no_heads.json": config(num_attention_heads=0),
+    "negative_heads.json": config(num_attention_heads=-32),
+    "no_kv_heads.json": config(num_key_value_heads=0),
+    "negative_kv_heads.json": config(num_key_value_heads=-8),
+    "uneven_heads.json": config(num_key_value_heads=5),
+    "text_heads.json": config(num_attention_heads="32"),
+    "half_layer.json": config(num_hidden_layers=16.5),
+    "huge.json": config(hidden_size=10**30),
+    "infinite.json": config(intermediate_size=float("inf")),
+    "mamba.json": config(model_type="mamba"),
+    "unknown.json": config(model_type="not-a-model"),
+    "quant.json": config(quantization_config={"quant_method": "homebrew"}),
+    "quant_list.json": config(quantization_config=[4]),
+    "dtype.json": config(torch_dtype="complex64"),
+    "noise.toml": NOISE,
+    "syntax.toml": "name = = 1",
+    "empty.toml": "",
+    "gpu_key.toml": 'colour = "green"\n' + GPU_PROFILE,
+    "gpu_zero.toml": GPU_PROFILE.replace("value = 1e12", "value = 0"),
+    "gpu_no_bandwidth.toml": "\n".join(line for line in GPU_PROFILE.splitlines() if "memory_bandwidth" not in line),
+    "fits_key.toml": 'colour = "green"\n' + CALIBRATION,
+    "fits_operator.toml": CALIBRATION.replace("[operators.elementwise]", "[operators.elementwize]"),
+    "fits_parameter.toml": CALIBRATION.replace("compute_efficiency = { value = 0.7 }", "efficiency = { value = 0.7 }"),
+    "fits_above_one.toml": CALIBRATION.replace("value = 0.81", "value = 1.81"),
+    "fits_nan.toml": CALIBRATION.replace("value = 0.81", "value = nan"),
+    "fits.toml": CALIBRATION,
+    "there.png": b"precious",
+    "file": "",
+}
+FOLDERS = ("folder", "folder.toml", "folder.png", "folder.json")
+LINKS = {
+    "dangling.json": "nowhere",
+    "dangling.toml": "nowhere",
+    "circle.json": "circle.json",
+    "circle.toml": "circle.toml",
+}
+
+
+@pytest.fixture(autouse=True)
+def mistakes(own_folder: Path) -> None:
+    """The files that are wrong."""
+    for name, content in FILES.items():
+        (own_folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    for name in FOLDERS:
+        (own_folder / name).mkdir()
+    for name, target in LINKS.items():
+        (own_folder / name).symlink_to(target)
+
+
+MANY = ",".join(map(str, range(1, 2002)))
+MIXTURE = "--model gpt-oss-20b"
+CASES = (
+    # the GPU
+    ("predict --gpu h10O", "unknown GPU 'h10O'", "did you mean h100"),
+    ("predict --gpu rtx4091", "unknown GPU 'rtx4091'", "rtx-4090"),
+    ("predict --gpu tpu-v5", "unknown GPU 'tpu-v5'", "costmodel gpus list"),
+    ("predict --gpu ''", "--gpu", "empty"),
+    ("predict --gpu ' '", "--gpu", "empty"),
+    ("predict --gpu h100,,a100", "--gpu", "'h100,,a100'", "empty"),
+    ("predict --gpu h100,mi30x", "unknown GPU 'mi30x'", "mi300x"),
+    ("predict --gpu", "--gpu", "argument"),
+    ("predict --gpu 'h1\a00'", "cannot be printed", "costmodel gpus list"),
+    ("predict --gpu missing.toml", "missing.toml", "no such file"),
+    ("predict --gpu dangling.toml", "dangling.toml", "no such file"),
+    ("predict --gpu circle.toml", "circle.toml", "cannot be read"),
+    ("predict --gpu folder.toml", "folder.toml", "is a directory, not a file"),
+    ("predict --gpu ./folder", "folder", "is a directory, not a file"),
+    ("predict --gpu file/x.toml", "file/x.toml", "cannot be read"),
+    ("predict --gpu noise.toml", "noise.toml", "cannot be read"),
+    ("predict --gpu syntax.toml", "syntax.toml", "not valid TOML", "line 1"),
+    ("predict --gpu empty.toml", "empty.toml", "schema"),
+    ("predict --gpu gpu_key.toml", "gpu_key.toml", "colour", "not permitted"),
+    ("predict --gpu gpu_zero.toml", "gpu_zero.toml", "memory_bandwidth.value", "greater than 0"),
+    ("predict --gpu gpu_no_bandwidth.toml", "memory_bandwidth", "required"),
+    ("predict --gpu fits.toml", "fits.toml", "costmodel.gpu/1"),
+    # the model
+    ("predict --model Llama-3.1-8C", "unknown model 'Llama-3.1-8C'", "did you mean Llama-3.1-8B"),
+    ("predict --model lama-3.1-8b", "unknown model 'lama-3.1-8b'", "Llama-3.1-8B"),
+    ("predict --model zzz", "unknown model 'zzz'", "costmodel models list"),
+    ("predict --model nobody/nothing", "nobody/nothing", "offline"),
+    ("predict --model ''", "--model", "empty"),
+    ("predict --model ./missing/config.json", "./missing/config.json", "no such file"),
+    ("predict --model folder", "'folder'", "contains no config.json"),
+    ("predict --model folder.json", "'folder.json'", "contains no config.json"),
+    ("predict --model file", "file", "is not JSON"),
+    ("predict --model nothing.json", "nothing.json", "is not JSON"),
+    ("predict --model corrupt.json", "corrupt.json", "is not JSON", "line 1"),
+    ("predict --model deep.json", "deep.json", "is not JSON"),
+    ("predict --model noise.json", "noise.json", "is not JSON"),
+    ("predict --model there.png", "there.png", "is not JSON"),
+    ("predict --model list.json", "list.json", "JSON list, not an object"),
+    ("predict --model number.json", "number.json", "JSON int, not an object"),
+    ("predict --model dangling.json", "dangling.json", "no such file"),
+    ("predict --model circle.json", "circle.json"),
+    ("predict --model no_type.json", "no_type", "model_type is missing"),
+    ("predict --model no_hidden.json", "no_hidden", "hidden_size is missing"),
+    ("predict --model no_layers.json", "no_layers", "num_hidden_layers is missing"),
+    ("predict --model no_heads.json", "num_attention_heads", "not 0"),
+    ("predict --model negative_heads.json", "num_attention_heads", "not -32"),
+    ("predict --model no_kv_heads.json", "num_key_value_heads", "not 0"),
+    ("predict --model negative_kv_heads.json", "num_key_value_heads", "not -8"),
+    ("predict --model uneven_heads.json", "32", "5"),
+    ("predict --model text_heads.json", "num_attention_heads", "whole number"),
+    ("predict --model half_layer.json", "num_hidden_layers", "16.5"),
+    ("predict --model huge.json", "hidden_size", "must lie between"),
+    ("predict --model infinite.json", "intermediate_size", "whole number"),
+    ("predict --model mamba.json", "'mamba' is not covered"),
+    ("predict --model unknown.json", "'not-a-model' is not covered", "llama"),
+    ("predict --model quant.json", "'homebrew' is not covered", "gptq"),
+    ("predict --model quant_list.json", "quantization_config"),
+    ("predict --model dtype.json", "complex64", "bfloat16"),
+    # the calibration
+    ("predict --calibration missing.toml", "missing.toml", "no such file"),
+    ("predict --calibration folder", "folder", "is a directory, not a file"),
+    ("predict --calibration dangling.toml", "dangling.toml", "no such file"),
+    ("predict --calibration circle.toml", "circle.toml", "cannot be read"),
+    ("predict --calibration noise.toml", "noise.toml", "cannot be read"),
+    ("predict --calibration syntax.toml", "syntax.toml", "not valid TOML"),
+    ("predict --calibration fits_key.toml", "colour", "not permitted"),
+    ("predict --calibration fits_operator.toml", "'elementwize' is unknown", "elementwise"),
+    ("predict --calibration fits_parameter.toml", "'efficiency'", "compute_efficiency"),
+    ("predict --calibration fits_above_one.toml", "compute_efficiency = 1.81", "(0, 1]"),
+    ("predict --calibration fits_nan.toml", "compute_efficiency", "finite"),
+    ("predict --calibration fits.toml --gpu a100", "is for h100-sxm", "a100", "--gpu h100-sxm"),
+    # dividing the model
+    ("predict --tp 3", "tp 3", "Llama-3.1-8B", "possible: 1, 2, 4, 8, 16, 32"),
+    ("predict --tp 64", "tp 64", "possible: 1, 2, 4, 8, 16, 32"),
+    ("predict --tp 0", "tp", "not 0"),
+    ("predict --tp -- -2", "-2"),
+    ("predict --tp=-2", "tp", "not -2"),
+    ("predict --tp 1.5", "--tp", "'1.5' is not a whole number"),
+    ("predict --tp 1,2,3", "tp 3", "possible"),
+    ("predict --pp 33", "pp 33", "32 layers"),
+    ("predict --pp 0", "pp", "not 0"),
+    ("predict --pp=-1", "pp", "not -1"),
+    ("predict --pp x", "--pp", "'x'"),
+    ("predict --ep 2", "ep 2", "dense", "ep must be 1"),
+    ("predict --ep 0", "ep", "not 0"),
+    (f"predict {MIXTURE} --ep 3", "ep 3", "32 experts"),
+    (f"predict {MIXTURE} --tp 4 --ep 2", "ep 2", "multiple of tp 4", "nearest is 4"),
+    # number formats
+    ("predict --gpu v100 --dtype bf16", "v100 cannot compute in bf16", "use fp16"),
+    ("predict --gpu t4 --dtype bf16", "t4 cannot compute in bf16", "use fp16"),
+    ("predict --gpu a100 --compute-dtype fp8", "A100", "cannot compute in 'fp8'", "int8"),
+    ("predict --gpu a100 --dtype fp8 --compute-dtype fp8", "A100", "cannot compute in 'fp8'", "int8"),
+    ("predict --compute-dtype bf61", "'bf61'", "bf16"),
+    ("predict --dtype bf61", "unknown dtype 'bf61'", "did you mean bf16"),
+    ("predict --dtype ''", "--dtype", "empty"),
+    ("predict --kv-dtype fp9", "unknown KV-cache dtype 'fp9'", "did you mean fp8"),
+    ("predict --kv-dtype int4", "KV-cache dtype 'int4'", "int8"),
+    # the prompt
+    ("predict --prompt 0", "prompt must be at least 1", "not 0"),
+    ("predict --prompt=-1", "prompt must be at least 1", "not -1"),
+    ("predict --prompt 1.5", "--prompt", "'1.5' is not a whole number"),
+    ("predict --prompt abc", "'abc' is not a whole number", "chat"),
+    ("predict --prompt summarise", "'summarise'", "summarisation"),
+    ("predict --prompt nan", "'nan' is not a whole number"),
+    ("predict --prompt inf", "'inf' is not a whole number"),
+    ("predict --prompt 1e400", "'1e400' is not a whole number"),
+    ("predict --prompt 1e9", "prompt must be at most 100000000"),
+    (f"predict --prompt {10**30}", "prompt must be at most 100000000"),
+    ("predict --prompt ''", "--prompt", "empty"),
+    ("predict --prompt 8000,,", "--prompt", "'8000,,'", "empty"),
+    ("predict --prompt ,", "--prompt", "empty"),
+    ("predict --prompt 8000,0", "prompt must be at least 1", "not 0"),
+    ("predict --prompt 8_0_0.5", "'8_0_0.5' is not a whole number"),
+    (f"predict --prompt {MANY}", "2,001 configurations", "2,000", "step_times"),
+    # the rest of the workload
+    ("predict --streams 0", "streams must be at least 1", "not 0"),
+    ("predict --streams=-32", "streams must be at least 1", "not -32"),
+    ("predict --streams 1e9", "streams must be at most 1000000"),
+    ("predict --streams many", "--streams", "'many' is not a whole number"),
+    ("predict --streams chat", "--streams", "'chat' is not a whole number"),
+    ("predict --context=-1", "context must be at least 0", "not -1"),
+    ("predict --context 1e12", "context must be at most"),
+    ("predict --every 0", "every must be a finite number above zero", "not 0"),
+    ("predict --every=-1", "every", "above zero", "-1"),
+    ("predict --every nan", "every", "finite", "nan"),
+    ("predict --every inf", "every", "finite", "inf"),
+    ("predict --every 1e400", "every", "finite"),
+    ("predict --every daily", "--every", "'daily'"),
+    ("predict --params nan", "params", "finite", "nan"),
+    ("predict --params 0", "params", "above zero", "0"),
+    ("predict --params=-8e9", "params", "above zero"),
+    ("predict --params inf", "params", "finite"),
+    ("predict --params 8B", "--params", "'8B'"),
+    ("predict --chunk 32", "token budget of 32", "32 running streams", "at least 33"),
+    ("predict --chunk 512 --streams 600", "token budget of 512", "at least 601"),
+    ("predict --chunk 0", "chunk must be at least 1", "not 0"),
+    ("predict --chunk=-5", "chunk must be at least 1", "not -5"),
+    ("predict --chunk engin", "--chunk", "'engin'", "'engine'"),
+    ("predict --chunk 33 --prompt 1e8", "100000000 tokens", "larger chunk"),
+    ("predict --prompts 0", "prompts must be at least 1", "not 0"),
+    ("predict --prompts=-1", "prompts must be at least 1", "not -1"),
+    ("predict --prompts 1000000", "prompts must be at most 4096"),
+    (f"predict --prompts {10**30}", "prompts must be at most 4096"),
+    ("predict --prompts 2.5", "--prompts", "'2.5'"),
+    # the command line
+    ("predict --promt 8000", "--promt", "--prompt"),
+    ("predict extra", "extra"),
+    ("predct", "no command 'predct'", "did you mean predict"),
+    ("gpu", "no command 'gpu'", "did you mean gpus"),
+    ("xyz", "no command 'xyz'", "predict, formula, gpus, models"),
+    ("--promt 8000", "--promt"),
+    # figures
+    ("predict --figure timelin", "'timelin'", "'timeline'"),
+    ("predict --plot folder", "'folder'", "no suffix", ".png, .svg or .pdf"),
+    ("predict --plot folder.png", "folder.png", "is a folder"),
+    ("predict --plot spike.gif", "'spike.gif'", "'.gif'", ".png, .svg or .pdf"),
+    ("predict --plot missing/spike.png", "missing/spike.png", "does not exist"),
+    ("predict --plot file/spike.png", "file/spike.png", "does not exist"),
+    ("predict --plot there.png", "there.png exists", "--force"),
+    ("predict --plot ''", "no suffix"),
+    ("predict --plot spike.png --gpu h100,a100", "--figure timeline", "one configuration", "breakdown"),
+    # formulas
+    ("formula spik", "'spik'", "'spike'"),
+    ("formula --rung roofine", "'roofine'", "'roofline'"),
+    ("formula --rung calibrated", "calibrated rung needs a calibration", "--calibration"),
+    ("formula --prompts 2", "one prompt", "--solve"),
+    ("formula --prompt 1,2", "--prompt takes one value", "2"),
+    ("formula --gpu h100,a100", "--gpu takes one value", "2"),
+    ("formula --gpu h10O", "unknown GPU 'h10O'", "h100"),
+    ("formula --chunk 32", "token budget of 32", "at least 33"),
+    ("formula --prompt 0", "prompt must be at least 1"),
+    ("formula --spike-ms 50", "--solve prompt"),
+    ("formula --solve prompt", "exactly one of --spike-ms"),
+    ("formula --solve prompt --spike-ms 50 --ratio 3", "exactly one of --spike-ms"),
+    ("formula --solve prompt --spike-ms nan", "finite number above zero", "nan"),
+    ("formula --solve prompt --spike-ms inf", "finite number above zero", "inf"),
+    ("formula --solve prompt --spike-ms 0", "finite number above zero", "0"),
+    ("formula --solve prompt --ratio=-28", "ratio", "above zero", "-28"),
+    ("formula --solve prompt --ratio 1e999", "ratio", "finite"),
+    ("formula --solve prompt --decode-ms 5", "does not depend on the prompt", "streams"),
+    ("formula --solve streams --ratio 5", "ratio does not grow with the streams", "prompt"),
+    ("formula --solve streams --spike-ms 50 --chunk 512", "token budget"),
+    ("formula --solve promt --spike-ms 50", "'promt'", "'prompt'"),
+    ("formula --solve prompt --spike-ms 50 --rung calibrated", "calibrated rung needs a calibration"),
+    ("formula --solve prompt --spike-ms 50 --rung textbook --params 0", "params", "above zero"),
+    ("formula --solve prompt --spike-ms 50 --prompts 0", "prompts must be at least 1"),
+    ("formula --solve prompt --spike-ms 50 --chunk 32", "token budget of 32", "at least 33"),
+    # parts and models
+    ("gpus show nope", "unknown GPU 'nope'", "costmodel gpus list"),
+    ("gpus show h10", "unknown GPU 'h10'", "did you mean h100"),
+    ("gpus show ''", "GPU name is empty", "costmodel gpus list"),
+    ("gpus show", "NAME"),
+    ("gpus lst", "'lst'"),
+    ("gpus list extra", "extra"),
+    ("gpus check", "FILES"),
+    ("gpus check missing.toml", "missing.toml", "no such file"),
+    ("gpus check folder", "folder", "is a directory"),
+    ("gpus check noise.toml", "noise.toml", "cannot be read"),
+    ("gpus check syntax.toml", "syntax.toml", "not valid TOML"),
+    ("gpus check empty.toml", "empty.toml", "schema"),
+    ("gpus check gpu_key.toml", "gpu_key.toml", "colour"),
+    ("gpus check fits_above_one.toml", "calibration fits_above_one.toml", "compute_efficiency"),
+    ("gpus check corrupt.json", "corrupt.json", "not valid TOML"),
+    ("models show Llama-3.1-8C", "unknown model 'Llama-3.1-8C'", "Llama-3.1-8B"),
+    ("models show corrupt.json", "corrupt.json", "is not JSON"),
+    ("models show mamba.json", "'mamba' is not covered"),
+    ("models show Llama-3.1-8B --tp 3", "tp 3", "possible: 1, 2, 4"),
+    ("models show Llama-3.1-8B --tp 0", "--tp", "0"),
+    ("models show Llama-3.1-8B --tp x", "--tp", "'x'"),
+    ("models import Llama-3.1-8C new", "unknown model 'Llama-3.1-8C'", "Llama-3.1-8B"),
+    ("models import Llama-3.1-8B file", "file"),
+    ("models import corrupt.json new", "corrupt.json", "is not JSON"),
+    ("models import mamba.json new", "'mamba' is not covered"),
+    ("models lits", "'lits'"),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0][:60])
+def test_wrong_input_is_refused_in_one_line(case: tuple[str, ...], own_folder: Path) -> None:
+    before = sorted(own_folder.iterdir())
+    command, *fragments = case
+    message = refusal(command)
+    assert len(message) < 500
+    for fragment in fragments:
+        assert fragment in message
+    assert sorted(own_folder.iterdir()) == before
+    assert (own_folder / "there.png").read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("formula --rung textbook --params nan", "params", "finite"),
+        ("formula --rung textbook --params 0", "params", "above zero"),
+        ("formula --rung textbook --params=-8e9", "params", "above zero"),
+    ],
+    ids=lambda case: case[0],
+)
+def test_parameters_of_a_formula_are_checked(case: tuple[str, ...]) -> None:
+    command, *fragments = case
+    message = refusal(command)
+    for fragment in fragments:
+        assert fragment in message
+
+
+def test_a_missing_path_is_said_once() -> None:
+    message = refusal("predict --model ./missing/config.json")
+    assert message.count("./missing/config.json") == 1
+
+
+def test_a_file_that_may_not_be_read(own_folder: Path) -> None:
+    """As root every file may be read, so the permission itself is only tested for others."""
+    if os.geteuid() == 0:
+        pytest.skip("root may read every file; broken links stand in for it")
+    for name, command in (("corrupt.json", "predict --model"), ("fits.toml", "predict --calibration")):
+        (own_folder / name).chmod(0)
+        message = refusal(f"{command} {name}")
+        assert name in message
+        assert "cannot be read" in message
+
+
+@pytest.mark.parametrize(
+    ("command", "fragment"),
+    [
+        ("predict --gpu h10O", "h100"),
+        ("predict --prompt 0 --json", "at least 1"),
+        ("predict --calibration folder", "directory"),
+        ("predict --plot spike.gif", ".png"),
+        ("formula --solve prompt --spike-ms nan", "finite"),
+        ("gpus check noise.toml", "cannot be read"),
+        ("models show Llama-3.1-8B --tp 3", "possible"),
+        ("predct", "predict"),
+        ("predict --promt 3", "--prompt"),
+    ],
+)
+def test_the_installed_command_refuses_likewise(command: str, fragment: str) -> None:
+    found = script(command)
+    assert found.stdout == ""
+    assert fragment in check_refusal(found.returncode, found.stderr)
+
+
+def test_names_that_are_no_text_are_refused_by_the_installed_command() -> None:
+    found = script([b"predict", b"--model", b"\xff\xfe.json"])
+    assert found.stdout == ""
+    check_refusal(found.returncode, found.stderr)
+
+
+def test_force_overwrites_what_is_there(own_folder: Path) -> None:
+    assert run("predict --plot there.png --force").exit_code == 0
+    assert (own_folder / "there.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("figure", ["timeline", "heights", "breakdown", "roofline"])
+@pytest.mark.parametrize("more", ["", "--chunk 2048", "--calibration fits.toml"])
+def test_every_figure_is_written(figure: str, more: str, own_folder: Path) -> None:
+    result = run(f"predict --json --plot spike.svg --figure {figure} {more}")
+    assert result.exit_code == 0, result.stderr or result.exception
+    assert result.stderr == "wrote spike.svg\n"
+    assert result.stdout == printed(f"predict --json {more}")
+    assert b"<svg" in (own_folder / "spike.svg").read_bytes()
+
+
+def test_values_at_the_edge_are_taken() -> None:
+    """The nearest valid choices that the messages name are valid."""
+    assert document("predict --chunk 33 --prompt 100 --json")["spike"]["chunks"] == 100
+    assert document(f"predict {MIXTURE} --tp 4 --ep 4 --json")["workload"]["expert_parallel"] == 4
+    assert document("predict --tp 32 --json")["gpu"]["count"] == 32
+    assert document("predict --prompt 1 --streams 1 --context 0 --every 1e-9 --json")["spike"]["overload"] is True
+    assert document("predict --prompt 1e8 --json")["workload"]["prompt_tokens"] == 100_000_000
+    assert document("predict --prompt 8_000 --json")["workload"]["prompt_tokens"] == 8000
+    assert document("predict --gpu v100 --dtype fp16 --json")["workload"]["compute_dtype"] == "fp16"
+    assert document("predict --chunk none --json")["workload"]["chunk_tokens"] is None

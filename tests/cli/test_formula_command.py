@@ -1,0 +1,406 @@
+"""``costmodel formula``: what it prints, exports and differentiates is the model that ``predict`` evaluates."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.mathtext import MathTextParser
+from py_mini_racer import MiniRacer
+
+import costmodel
+from costmodel.architecture.source import preset_config
+from costmodel.documents import FORMULA_NAMES, FormulaName, RungName
+from costmodel.symbolic.export import to_javascript, to_latex, to_python
+from costmodel.symbolic.functions import smooth_max
+from tests.cli.runner import document, printed, refusal, run
+from tests.cli.samples import GPU_PROFILE
+
+ROUNDING = 1e-12
+MODELS = ("Llama-3.1-8B", "gemma-3-12b-it", "gpt-oss-20b", "Qwen3-30B-A3B", "DeepSeek-V2-Lite")
+"""Dense; windows; windows and experts; experts; latent attention."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A formula and where its number is in the document of ``predict``."""
+
+    model: str
+    rung: RungName
+    name: FormulaName = "spike"
+    chunk: int | None = None
+    tp: int = 1
+    ep: int = 1
+
+    def __str__(self) -> str:
+        sizes = f"-tp{self.tp}-ep{self.ep}" if self.tp * self.ep > 1 else ""
+        return f"{self.model}-{self.rung}-{self.name}-{self.chunk or 'whole'}{sizes}"
+
+
+CASES = (
+    *(Case(model, rung) for model in MODELS for rung in ("textbook", "roofline", "calibrated")),
+    *(Case(model, "textbook", chunk=2048) for model in MODELS),
+    *(Case("Llama-3.1-8B", rung, chunk=3500) for rung in ("textbook", "roofline", "calibrated")),
+    *(
+        Case("Llama-3.1-8B", rung, name)
+        for rung in ("textbook", "roofline", "calibrated")
+        for name in ("decode", "prefill")
+    ),
+    Case("Llama-3.1-8B", "calibrated", chunk=512),
+    Case("gpt-oss-20b", "calibrated", "decode"),
+    Case("DeepSeek-V2-Lite", "roofline", "decode"),
+    Case("Qwen3-30B-A3B", "calibrated", "spike", tp=2, ep=4),
+    Case("Llama-3.1-8B", "calibrated", "decode", tp=4),
+    Case("gemma-3-12b-it", "roofline", chunk=2048),
+    Case("Llama-3.1-8B", "roofline", chunk=100_000),
+)
+
+
+Made = Callable[[Case], costmodel.Formula]
+
+
+@pytest.fixture(scope="module")
+def made_formula(calibration: costmodel.Calibration) -> Made:
+    """Return the formula of a case; each is made once."""
+
+    @cache
+    def make(case: Case) -> costmodel.Formula:
+        deployment = costmodel.deploy(case.model, "h100", tp=case.tp, ep=case.ep)
+        return costmodel.formula(deployment, case.name, case.rung, chunk=case.chunk, calibration=calibration)
+
+    return make
+
+
+def predicted(case: Case, calibration: costmodel.Calibration, **changed: Any) -> float:
+    """Return the same time as ``predict`` gives it."""
+    arguments = {"model": case.model, "chunk": case.chunk, "tp": case.tp, "ep": case.ep, "calibration": calibration}
+    rung = costmodel.predict(**{**arguments, **changed}).rungs.get(case.rung)
+    return {"decode": rung.decode_step_s, "prefill": rung.prefill_s, "spike": rung.spike_s}[case.name]
+
+
+def python_function(code: str) -> Callable[..., float]:
+    """Execute exported Python, which imports nothing but math, and return its function."""
+    space: dict[str, Any] = {}
+    exec(code, space)  # the export is what is tested
+    [function] = [value for name, value in space.items() if name.endswith("_s")]
+    assert re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE) == ["math"]
+    return function  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def javascript() -> Callable[..., float]:
+    """Evaluate exported JavaScript with some arguments changed."""
+    racer = MiniRacer()
+
+    def evaluate(code: str, **changed: float) -> float:
+        [name] = re.findall(r"^function (\w+_s)\(", code, re.MULTILINE)
+        call = f"{name}({json.dumps(changed)})" if changed else f"{name}()"
+        return float(racer.eval(f"(() => {{ {code}\nreturn {call}; }})()"))
+
+    return evaluate
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_exports_give_what_predict_gives(
+    case: Case, calibration: costmodel.Calibration, javascript: Callable[..., float], made_formula: Made
+) -> None:
+    made = made_formula(case)
+    expected = predicted(case, calibration)
+    python, code = to_python(made), to_javascript(made)
+    function = python_function(python)
+    assert made.evaluate() == pytest.approx(expected, rel=ROUNDING)
+    assert function() == pytest.approx(expected, rel=ROUNDING)
+    assert javascript(code) == pytest.approx(expected, rel=ROUNDING)
+
+
+CHANGES: tuple[tuple[dict[str, int], dict[str, int]], ...] = (
+    ({"n": 1}, {"prompt": 1}),
+    ({"n": 517, "D": 1, "c": 0}, {"prompt": 517, "streams": 1, "context": 0}),
+    ({"n": 30_000, "D": 200, "c": 9000}, {"prompt": 30_000, "streams": 200, "context": 9000}),
+)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.chunk is None], ids=str)
+def test_exports_follow_other_workloads(
+    case: Case, calibration: costmodel.Calibration, javascript: Callable[..., float], made_formula: Made
+) -> None:
+    made = made_formula(case)
+    names = {str(item) for item in made.arguments}
+    function, code = python_function(to_python(made)), to_javascript(made)
+    for symbols, arguments in CHANGES:
+        given = {name: value for name, value in symbols.items() if name in names}
+        expected = predicted(case, calibration, **arguments)
+        assert function(**given) == pytest.approx(expected, rel=ROUNDING)
+        assert javascript(code, **given) == pytest.approx(expected, rel=ROUNDING)
+        assert made.evaluate(**given) == pytest.approx(expected, rel=ROUNDING)
+
+
+@pytest.mark.parametrize("rung", ["textbook", "roofline", "calibrated"])
+@pytest.mark.parametrize("prompt", [8000, 2016, 6047, 100])
+def test_a_chunked_spike_follows_the_prompt(rung: RungName, prompt: int, calibration: costmodel.Calibration) -> None:
+    deployment = costmodel.deploy()
+    made = costmodel.formula(deployment, "spike", rung, prompt=prompt, chunk=2048, calibration=calibration)
+    expected = predicted(Case("Llama-3.1-8B", rung, chunk=2048), calibration, prompt=prompt)
+    assert made.evaluate() == pytest.approx(expected, rel=ROUNDING)
+
+
+@pytest.mark.parametrize("model", ["Llama-3.1-8B", "gpt-oss-20b"])
+def test_the_mixed_step_is_that_of_step_times(
+    model: str, calibration: costmodel.Calibration, javascript: Callable[..., float]
+) -> None:
+    for rung in ("roofline", "calibrated"):
+        made = costmodel.formula(costmodel.deploy(model), "mixed", rung, chunk=1024, calibration=calibration)
+        for q, s, decoding, context in ((992, 0, 32, 500), (7, 4096, 1, 0), (2000, 100, 64, 3000)):
+            step = costmodel.step_times(
+                "h100", model, prefill_tokens=q, prefill_cached=s, decodes=decoding, decode_context=context,
+                rung=rung, calibration=calibration,
+            )  # fmt: skip
+            given = {"q": q, "s": s, "D": decoding, "c": context}
+            assert python_function(to_python(made))(**given) == pytest.approx(step.total, rel=ROUNDING)
+            assert javascript(to_javascript(made), **given) == pytest.approx(step.total, rel=ROUNDING)
+
+
+def test_the_command_prints_the_exports(javascript: Callable[..., float]) -> None:
+    found = document("formula --json --prompt 4000")
+    assert found["schema"] == "costmodel.formula/1"
+    assert printed("formula --python --prompt 4000") == found["python"]
+    assert printed("formula --js --prompt 4000") == found["javascript"]
+    expected = costmodel.predict(4000).rungs.roofline.spike_s
+    assert found["value_s"] == pytest.approx(expected, rel=ROUNDING)
+    assert python_function(found["python"])() == pytest.approx(expected, rel=ROUNDING)
+    assert javascript(found["javascript"]) == pytest.approx(expected, rel=ROUNDING)
+    assert {item["name"]: item["value"] for item in found["symbols"]}["n"] == 4000
+    assert [term["name"] for term in found["terms"]] == [
+        item.name for item in costmodel.predict().rungs.roofline.operators
+    ]
+
+
+def test_the_calibrated_command(calibration_file: Path) -> None:
+    path = str(calibration_file)
+    found = document(["formula", "decode", "--json", "--calibration", path])
+    assert found["rung"] == "calibrated"
+    assert found["value_s"] == pytest.approx(costmodel.predict(calibration=path).best.decode_step_s, rel=ROUNDING)
+    assert {"e_c_gemm_bf16", "p_gemm_bf16", "t_0_gemm_bf16"} <= {item["name"] for item in found["symbols"]}
+    assert "smooth_max(" in printed(["formula", "decode", "--calibration", path])
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ("decode --rung textbook", ("decode [s], textbook rung", "weights = P·b/W", "4.794 ms with these values")),
+        ("decode --rung textbook --params 8e9", ("8,000,000,000", "4.776 ms with these values")),
+        ("prefill --rung textbook --params 8e9", ("2·P·n/F", "2·L·d_h·h·n²/F", "146.4 ms")),
+        ("spike", ("max(", "n·(n + 1)", "131.3 ms with these values", "dense peak")),
+        ("spike --chunk 2048", ("q  ", "= n - (m - D)·⌊n/(m - D)⌋", "= (m - D)·⌊n/(m - D)⌋")),
+        ("spike --chunk 4000", ("q  ", "= m - D\n")),
+        ("mixed --chunk 512", ("q", "s", "480")),
+        ("spike --values", ("n", "D")),
+    ],
+)
+def test_the_printed_formula(options: str, shown: tuple[str, ...]) -> None:
+    text = printed(f"formula {options}")
+    for fragment in shown:
+        assert fragment in text
+    assert "**" not in text
+    assert "*" not in text
+
+
+def test_every_symbol_is_explained_with_its_value() -> None:
+    for model in ("Llama-3.1-8B", "gpt-oss-20b", "DeepSeek-V2-Lite"):
+        text = printed(f"formula spike --model {model}")
+        formulas, _, table = text.partition("\nwhere\n")
+        explained = {line.split()[0] for line in table.splitlines() if line.startswith("  ")}
+        words = {word for line in formulas.splitlines() for word in re.findall(r"[^\W\d]\w*", line.partition("=")[2])}
+        assert words - {"max", "min"} == explained
+
+
+def test_known_values_are_substituted_on_request(made_formula: Made) -> None:
+    text = printed("formula spike --values")
+    formulas = text.partition("\nwhere\n")[0].splitlines()[2:]
+    words = {word for line in formulas for word in re.findall(r"[^\W\d]\w*", line.partition("=")[2])}
+    assert words == {"max", "n", "D", "c"}
+    for rung in ("textbook", "roofline", "calibrated"):
+        made = made_formula(Case("Llama-3.1-8B", rung))
+        assert made.substituted().evaluate() == pytest.approx(made.evaluate(), rel=ROUNDING)
+        assert {str(item) for item in made.substituted().arguments} <= {"n", "D", "c"}
+
+
+def balanced(text: str) -> bool:
+    """Tell whether braces and \\left … \\right pair up."""
+    depth = 0
+    for character in re.sub(r"\\[{}]", "", text):
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if depth < 0:
+            return False
+    return depth == 0 and text.count(r"\left") == text.count(r"\right")
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["decode", "spike --chunk 2048", "spike --values", "prefill --rung textbook", "spike --model gpt-oss-20b"],
+)
+def test_latex_is_one_aligned_block(options: str) -> None:
+    text = printed(f"formula {options} --latex")
+    assert text.startswith("\\begin{align*}\n")
+    assert text.endswith("\\end{align*}\n")
+    for line in text.splitlines()[1:-1]:
+        assert line.count("&=") == 1
+        assert line.endswith(r"\\")
+        assert balanced(line)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_latex_of_every_term_can_be_set(model: str, made_formula: Made) -> None:
+    parser = MathTextParser("path")
+    for rung in ("textbook", "roofline", "calibrated"):
+        for term in made_formula(Case(model, rung)).terms:
+            text = to_latex(term.expression)
+            assert balanced(text)
+            if not term.expression.has(smooth_max):
+                assert parser.parse(f"${text}$").width > 0
+
+
+# elasticities -----------------------------------------------------------------------------------------------------------
+
+
+def elasticity(found: dict[str, Any], symbol: str) -> float:
+    """Return the elasticity of one symbol in the document of the command."""
+    return {item["symbol"]: item["elasticity"] for item in found["elasticities"]}[symbol]
+
+
+@pytest.mark.parametrize("rung", ["roofline", "calibrated"])
+@pytest.mark.parametrize(
+    ("symbol", "argument", "value"), [("n", "prompt", 8000), ("D", "streams", 32), ("c", "context", 500)]
+)
+def test_elasticities_of_the_workload(
+    rung: str, symbol: str, argument: str, value: int, calibration_file: Path
+) -> None:
+    more = ["--calibration", str(calibration_file)] if rung == "calibrated" else []
+    found = document(["formula", "spike", "--elasticities", "--json", *more])
+    assert found["schema"] == "costmodel.elasticities/1"
+    calibration = str(calibration_file) if more else None
+    below, at, above = (
+        costmodel.predict(**{argument: value + step, "calibration": calibration}).best.spike_s for step in (-1, 0, 1)
+    )
+    assert elasticity(found, symbol) == pytest.approx((above - below) / 2 * value / at, rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("symbol", "key"), [("L", "num_hidden_layers"), ("d_ff", "intermediate_size"), ("V", "vocab_size")]
+)
+def test_elasticities_of_the_model(symbol: str, key: str, own_folder: Path) -> None:
+    config = preset_config("Llama-3.1-8B")
+
+    def seconds(step: int) -> float:
+        path = own_folder / f"{key}{step}.json"
+        path.write_text(json.dumps({**config, key: config[key] + step}), encoding="utf-8")
+        return costmodel.predict(model=str(path)).best.spike_s
+
+    expected = (seconds(1) - seconds(-1)) / 2 * config[key] / seconds(0)
+    found = document("formula spike --elasticities --json")
+    assert elasticity(found, symbol) == pytest.approx(expected, rel=1e-7)
+
+
+@pytest.mark.parametrize(("symbol", "old", "new"), [("F", "1e14", "{:.12g}e14"), ("W", "1e12", "{:.12g}e12")])
+def test_elasticities_of_the_part(symbol: str, old: str, new: str, own_folder: Path) -> None:
+    def seconds(factor: float) -> float:
+        path = own_folder / f"part{factor}.toml"
+        path.write_text(GPU_PROFILE.replace(old, new.format(factor)), encoding="utf-8")
+        return costmodel.predict(gpu=str(path)).best.spike_s
+
+    step = 1e-5
+    expected = (seconds(1 + step) - seconds(1 - step)) / (2 * step) / seconds(1)
+    (own_folder / "own.toml").write_text(GPU_PROFILE, encoding="utf-8")
+    found = document("formula spike --gpu own.toml --elasticities --json")
+    assert elasticity(found, symbol) == pytest.approx(expected, rel=1e-6)
+
+
+def test_elasticities_of_rates_and_bytes_add_up() -> None:
+    """A time is homogeneous: scaling every rate by x divides it by x."""
+    found = document("formula spike --elasticities --json")
+    assert elasticity(found, "F") + elasticity(found, "W") == pytest.approx(-1, rel=1e-9)
+
+
+def test_the_strongest_comes_first() -> None:
+    values = [abs(item["elasticity"]) for item in document("formula spike --elasticities --json")["elasticities"]]
+    assert values == sorted(values, reverse=True)
+    text = printed("formula decode --elasticities")
+    assert text.startswith("1 % more of each changes the decode (5.153 ms, roofline rung) by")
+    assert "no effect: F" in text
+
+
+# solve ------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_largest_prompt_is_printed() -> None:
+    found = document("formula --solve prompt --spike-ms 50 --json")
+    assert found["schema"] == "costmodel.solution/1"
+    assert found["status"] == "found"
+    value = found["value"]
+    assert costmodel.predict(value).best.spike_s <= 0.05 < costmodel.predict(value + 1).best.spike_s
+    text = printed("formula --solve prompt --spike-ms 50")
+    assert f"prompt n = {value:,}: the largest with spike ≤ 50.0000 ms (roofline rung)" in text
+    assert found == json.loads(costmodel.solve("prompt", spike_s=0.05).model_dump_json(by_alias=True))
+
+
+def test_the_prompt_of_28_decode_steps() -> None:
+    found = document("formula --solve prompt --ratio 28 --json")
+    at, after = (costmodel.predict(found["value"] + step).best.spike_ratio for step in (0, 1))
+    assert (found["at_value"], found["at_next"]) == (at, after)
+    assert at <= 28 < after
+    assert f"{found['value']:,}: the largest with spike in decode steps ≤ 28.0000 ×" in printed(
+        "formula --solve prompt --ratio 28"
+    )
+
+
+def test_no_prompt_is_short_enough() -> None:
+    result = run("formula --solve prompt --spike-ms 1")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("error: none: with a prompt of one token the spike is already")
+    result = run("formula --solve prompt --spike-ms 1 --json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["status"] == "none"
+    assert result.stderr == ""
+
+
+def test_every_number_of_streams_will_do() -> None:
+    text = printed("formula --solve streams --decode-ms 5 --rung textbook")
+    assert text.startswith("unbounded: at 1,000,000 the decode step is still 4.79")
+    found = document("formula --solve streams --decode-ms 5 --rung textbook --json")
+    assert (found["status"], found["value"], found["at_next"]) == ("unbounded", 1_000_000, None)
+
+
+@pytest.mark.parametrize("unknown", ["prompt", "streams", "context"])
+def test_the_option_of_the_unknown_itself_does_not_matter(unknown: str) -> None:
+    other = {"prompt": "--prompt 17", "streams": "--streams 17", "context": "--context 17"}[unknown]
+    plain = document(f"formula --solve {unknown} --spike-ms 200 --json")
+    assert document(f"formula --solve {unknown} --spike-ms 200 --json {other}") == plain
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--elasticities --python",
+        "--values --js",
+        "--solve prompt --spike-ms 50 --latex",
+        "--solve prompt --spike-ms 50 --elasticities",
+    ],
+)
+def test_options_that_cannot_both_be_met_are_refused(options: str) -> None:
+    """Nothing that was asked for is silently left out."""
+    refusal(f"formula {options}")
+
+
+def test_all_formulas_on_all_rungs_print(calibration_file: Path) -> None:
+    for name in FORMULA_NAMES:
+        for rung in ("textbook", "roofline", "calibrated"):
+            text = printed(["formula", name, "--rung", rung, "--calibration", str(calibration_file)])
+            assert text.startswith(f"{name} [s], {rung} rung: the sum of")

@@ -1,0 +1,322 @@
+"""``costmodel predict``: the document, the report and the comparison say the same as the Python API."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import costmodel
+from costmodel.cli.main import COMMANDS, main
+from costmodel.cli.text import milliseconds, percent, seconds, significant
+from tests.cli.runner import SCRIPT, document, parse, printed, run, script
+
+CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("", {}),
+    ("--prompt 4000 --params 8e9", {"prompt": 4000, "params": 8e9}),
+    ("--prompt chat --chunk engine", {"prompt": 1730, "chunk": "engine"}),
+    (
+        "--prompt 20000 --chunk 2048 --every 1 --prompts 2",
+        {"prompt": 20_000, "chunk": 2048, "every": 1.0, "prompts": 2},
+    ),
+    ("--streams 7 --context 0 --gpu a100", {"streams": 7, "context": 0, "gpu": "a100"}),
+    ("--gpu t4", {"gpu": "t4"}),
+    ("--dtype fp8 --kv-dtype fp8 --compute-dtype bf16", {"dtype": "fp8", "kv_dtype": "fp8", "compute_dtype": "bf16"}),
+    ("--model DeepSeek-V3 --gpu h200 --tp 8", {"model": "DeepSeek-V3", "gpu": "h200", "tp": 8}),
+    ("--model gpt-oss-20b --tp 2 --ep 4 --pp 3", {"model": "gpt-oss-20b", "tp": 2, "ep": 4, "pp": 3}),
+)
+MODELS = ("Llama-3.1-8B", "gemma-3-12b-it", "gpt-oss-20b", "DeepSeek-V2-Lite")
+
+
+def as_document(answer: costmodel.Prediction) -> Any:
+    """The document of an answer as JSON has it."""
+    return json.loads(json.dumps(answer.model_dump(by_alias=True)))
+
+
+@pytest.mark.parametrize(("options", "arguments"), CALLS, ids=[options or "default" for options, _ in CALLS])
+def test_the_document_is_that_of_the_api(options: str, arguments: dict[str, Any]) -> None:
+    assert document(f"predict --json {options}") == as_document(costmodel.predict(**arguments))
+
+
+def test_the_calibrated_document_is_that_of_the_api(calibration_file: Path, calibration: costmodel.Calibration) -> None:
+    found = document(["predict", "--json", "--calibration", str(calibration_file)])
+    assert found == as_document(costmodel.predict(calibration=calibration))
+    assert found["headline"] == "calibrated"
+    assert found["calibration"] == "synthetic"
+    assert found["intervals"]["level"] == 0.8
+    for name in ("decode_step_s", "prefill_s", "spike_s"):
+        low, high = found["intervals"][name]
+        assert found["rungs"]["roofline"][name] <= low < found["rungs"]["calibrated"][name] < high
+    assert any("outside the calibration: tokens of qkv_proj" in text for text in found["warnings"])
+
+
+def test_the_document_has_its_schema_and_no_nulls_but_the_chunk() -> None:
+    found = document("predict --json")
+    assert found["schema"] == "costmodel.prediction/1"
+    assert found["workload"]["chunk_tokens"] is None
+    assert not {"intervals", "calibration", "pipeline"} & set(found)
+    assert "calibrated" not in found["rungs"]
+
+
+def test_several_configurations_are_every_combination_in_order() -> None:
+    options = "--model Llama-3.1-8B,Llama-3.2-1B --gpu h100,a100 --prompt 4000,chat --chunk 512,engine,none"
+    found = document(f"predict --json {options}")
+    assert list(found) == ["schema", "predictions"]
+    assert found["schema"] == "costmodel.predictions/1"
+    combinations = itertools.product(
+        ("Llama-3.1-8B", "Llama-3.2-1B"), ("h100", "a100"), (4000, 1730), (512, "engine", None)
+    )
+    expected = [
+        as_document(costmodel.predict(model=model, gpu=gpu, prompt=prompt, chunk=chunk))
+        for model, gpu, prompt, chunk in combinations
+    ]
+    assert found["predictions"] == expected
+
+
+@pytest.mark.parametrize("option", ["--tp 1,2", "--dtype bf16,fp8", "--streams 1,2", "--context 0,9", "--gpu h100,l4"])
+def test_options_that_take_several_values(option: str) -> None:
+    assert len(document(f"predict --json {option}")["predictions"]) == 2
+
+
+def test_presets_of_the_workload() -> None:
+    lengths = {"chat": 1730, "summarisation": 7060, "summarization": 7060, "CHAT": 1730}
+    for name, tokens in lengths.items():
+        assert document(f"predict --json --prompt {name}")["workload"]["prompt_tokens"] == tokens
+
+
+def test_the_lessons_numbers() -> None:
+    text = printed("predict --params 8e9")
+    lines = {line.split("  ")[1].strip(): line.split()[-2:] for line in text.splitlines() if line.startswith("  ")}
+    assert lines["decode step"] == ["4.776", "5.153"]
+    assert text.count("146.4") == 2
+    textbook = document("predict --params 8e9 --json")["rungs"]["textbook"]
+    shown = {
+        name: round(textbook[name] * 1e3, 3)
+        for name in ("decode_step_s", "prefill_linear_s", "prefill_attention_s", "spike_s")
+    }
+    assert shown["decode_step_s"] == 4.776
+    assert round(shown["prefill_linear_s"], 2) == 129.42
+    assert round(shown["prefill_attention_s"], 2) == 16.96
+    assert round(shown["spike_s"], 2) == 146.39
+    assert round(textbook["spike_ratio"], 2) == 30.65
+    assert round(textbook["prefill_linear_s"] / textbook["decode_step_s"], 1) == 27.1
+    ratios = [document(f"predict --params 8e9 --prompt {n} --json")["doubling"]["textbook_ratio"] for n in (4000, 8000)]
+    assert [round(ratio, 3) for ratio in ratios] == [2.123, 2.232]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("options", ["", "--chunk 2048 --every 1", "--prompt 500 --streams 1"])
+def test_the_report_shows_the_numbers_of_the_document(model: str, options: str) -> None:
+    command = f"predict --model {model} {options}"
+    found, text = document(f"{command} --json"), printed(command)
+    for rung in found["rungs"].values():
+        for name in ("decode_step_s", "prefill_s", "prefill_linear_s", "prefill_attention_s", "spike_s"):
+            assert milliseconds(rung[name]) in text
+        assert f"{significant(rung['spike_ratio'], 3)} ×" in text
+    best, spike = found["rungs"]["roofline"], found["spike"]
+    for operator in (*best["operators"], *best["decode_operators"]):
+        assert operator["name"] in text
+        assert milliseconds(operator["time_s"]) in text
+        assert operator["bound"] in text
+    assert found["gpu"]["name"] in text
+    assert found["model"]["name"] in text
+    assert seconds(spike["height_s"]) in text
+    assert seconds(found["doubling"]["spike_s"]) in text
+    assert percent(spike["fraction_of_gaps"]) in text
+    assert f"{found['memory']['kv_tokens']:,} tokens" in text
+    for remark in (*found["notes"], *found["warnings"]):
+        assert remark in text
+
+
+def test_the_exact_part_is_named() -> None:
+    assert "on 1 × NVIDIA H100 SXM5 80GB" in printed("predict --gpu h100")
+    assert "h100 is taken as NVIDIA H100 SXM5 80GB; also h100-pcie, h100-nvl" in printed("predict --gpu h100")
+    text = printed("predict --gpu 'NVIDIA H100 80GB HBM3' --tp 4")
+    assert "on 4 × NVIDIA H100 SXM5 80GB (TP 4)" in text
+    assert "is taken as" not in text
+
+
+def test_what_a_default_server_does() -> None:
+    assert "max_num_batched_tokens 8,192) takes this in one step" in printed("predict --prompt 8000 --gpu h100")
+    text = printed("predict --prompt 8000 --gpu a100")
+    assert "max_num_batched_tokens 2,048) splits this into 4 steps (--chunk engine)" in text
+    assert "--max-num-batched-tokens 8032 or more" in text
+    assert document("predict --prompt 8000 --gpu a100 --chunk engine --json")["spike"]["chunks"] == 4
+    assert document("predict --prompt 8000 --gpu a100 --chunk 8032 --json")["spike"]["chunks"] == 1
+
+
+def test_the_engines_budget_is_its_default() -> None:
+    for gpu, budget in (
+        ("h200", 8192),
+        ("h100", 8192),
+        ("a100", 2048),
+        ("b200", 16384),
+        ("l4", 2048),
+        ("mi300x", 16384),
+    ):
+        engine = document(f"predict --gpu {gpu} --json")["engine"]["max_num_batched_tokens"]
+        chunk = document(f"predict --gpu {gpu} --chunk engine --json")["workload"]["chunk_tokens"]
+        assert engine == chunk
+        if gpu != "h200":  # 141 GB are 131 GiB
+            assert chunk == budget
+
+
+def test_overload_is_said() -> None:
+    text = printed("predict --every 0.1")
+    assert "Overload: the next prompt comes after 0.1 s, before this one is done" in text
+    assert "warning: overload" in text
+    assert "all: overload" in printed("predict --every 0.1 --gpu h100,a100")
+    assert document("predict --every 0.1 --json")["spike"]["fraction_of_gaps"] == 1.0
+
+
+def test_who_sees_it() -> None:
+    assert "max is at the spike, p50, p99 and p99.9 not" in printed("predict --every 10")
+    assert "p99.9 and max are at the spike, p50 and p99 not" in printed("predict --every 2")
+    moves = document("predict --every 0.4 --json")["spike"]["moves"]
+    assert moves == {"p50": False, "p99": True, "p99.9": True, "max": True}
+
+
+def test_several_slow_tokens_are_said() -> None:
+    found = document("predict --chunk 2048 --json")["spike"]
+    assert found["chunks"] == 4
+    text = printed("predict --chunk 2048")
+    assert f"gets 4 slow tokens in a row, {seconds(found['duration_s'])} in all" in text
+    assert "at most 2,048 tokens per step" in text
+
+
+def test_what_does_not_fit_is_said() -> None:
+    text = printed("predict --model Llama-3.1-70B")
+    assert "DOES NOT FIT" in text
+    assert "use more GPUs (--tp)" in text
+    assert "no" in printed("predict --model Llama-3.1-70B --tp 1,4").splitlines()[4].split()
+
+
+def test_a_forced_dtype_is_said() -> None:
+    assert "NVIDIA T4 16GB has no bf16 units: fp16 is used" in printed("predict --gpu t4")
+
+
+def test_stages_of_a_pipeline_are_said() -> None:
+    text = printed("predict --pp 3")
+    layers = document("predict --pp 3 --json")["pipeline"]["layers"]
+    assert sum(layers) == 32
+    assert f"3 pipeline stages of {'+'.join(map(str, layers))} layers" in text
+
+
+def test_the_comparison_is_a_table_of_all() -> None:
+    options = "--prompt 4000,8000,16000 --gpu h100,a100"
+    lines = printed(f"predict {options}").splitlines()
+    assert lines[0].startswith("Llama-3.1-8B, ")
+    assert lines[2].split()[:2] == ["gpu", "prompt"]
+    rows = lines[4:10]
+    for row, item in zip(rows, document(f"predict --json {options}")["predictions"], strict=True):
+        best = item["rungs"]["roofline"]
+        cells = row.split()
+        assert cells[0] == item["gpu"]["profile"]
+        assert cells[1] == f"{item['workload']['prompt_tokens']:,}"
+        assert cells[2:5] == [milliseconds(best[name]) for name in ("decode_step_s", "prefill_s", "spike_s")]
+    assert lines[10] == ""
+
+
+def test_the_comparison_names_every_remark_once() -> None:
+    text = printed("predict --prompt 4000,8000 --gpu h100,t4")
+    assert text.count("no bf16 units") == 1
+    assert text.count("is taken as NVIDIA H100") == 1
+
+
+def test_the_calibrated_report(calibration_file: Path) -> None:
+    text = printed(["predict", "--calibration", str(calibration_file)])
+    assert "textbook  roofline  calibrated" in text
+    assert "Spike (calibrated rung)" in text
+    assert "80% intervals of the calibrated rung [ms]: decode " in text
+    assert "is a floor" not in text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        [],
+        *([name] for name in COMMANDS),
+        ["gpus", "list"],
+        ["gpus", "show"],
+        ["gpus", "check"],
+        ["models", "list"],
+        ["models", "show"],
+        ["models", "import"],
+    ],
+    ids=" ".join,
+)
+def test_help_names_every_option(path: list[str]) -> None:
+    text = printed([*path, "--help"])
+    assert text == printed([*path, "-h"])
+    command: Any = main
+    for name in path:
+        command = command.get_command(None, name)
+    for option in command.params:
+        if option.param_type_name == "option":
+            for spelling in option.opts:
+                assert spelling in text
+            assert option.help
+    for name in getattr(command, "commands", COMMANDS if not path else {}):
+        assert name in text
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_the_version_is_the_packages() -> None:
+    assert printed("--version") == f"costmodel, version {costmodel.__version__}\n"
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    for path in ([], ["gpus"], ["models"]):
+        result = run(path)
+        assert result.exit_code == 2
+        assert "--help" in result.output
+
+
+def test_the_installed_command_prints_the_document_and_nothing_else() -> None:
+    found = script("predict --json --prompt 4000")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert parse(found.stdout) == as_document(costmodel.predict(4000))
+
+
+def test_a_reader_that_stops_gets_no_traceback() -> None:
+    for command in ("gpus list", "predict --json --prompt " + ",".join(map(str, range(1, 500)))):
+        with subprocess.Popen(
+            [SCRIPT, *command.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.read(1)
+            process.stdout.close()
+            assert process.stderr.read() == b""
+            assert process.wait(60) == 0
+
+
+def test_a_reader_that_is_gone_gets_no_traceback() -> None:
+    """Everything is still in the buffer when the pipe turns out to be closed."""
+    for command in ("gpus list", "predict", "--version"):
+        reading, writing = os.pipe()
+        os.close(reading)
+        found = subprocess.run(
+            [SCRIPT, *command.split()], stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+        os.close(writing)
+        assert found.stderr == b""
+        assert found.returncode == 0
+
+
+def test_a_terminal_that_knows_only_ascii_is_served() -> None:
+    """Windows consoles and minimal containers have no UTF-8; the report has × and Greek letters."""
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    for command in ("predict", "gpus list", "models list", "formula --rung textbook", "formula --json"):
+        found = script(command, env=environment)
+        assert (found.returncode, found.stderr) == (0, ""), found.stderr[-300:]
+
+
+def test_the_working_folder_is_left_alone(own_folder: Path) -> None:
+    printed("predict")
+    assert list(own_folder.iterdir()) == []

@@ -1,0 +1,102 @@
+"""The pages of docs/ agree with the code that they describe."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import costmodel
+from costmodel.hardware.calibration import DTYPE_SUFFIXED, FORMS, OPERATORS, read_calibration
+from costmodel.symbolic.nomenclature import ENTRIES
+from tests.cli.runner import document, printed
+
+
+def page(repo_root: Path, name: str) -> str:
+    return (repo_root / "docs" / name).read_text(encoding="utf-8")
+
+
+def keys(value: Any) -> Iterator[str]:
+    """Every key of a document, however deep."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from keys(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from keys(item)
+
+
+def test_the_nomenclature_is_up_to_date(repo_root: Path) -> None:
+    made = runpy.run_path(str(repo_root / "docs" / "make_nomenclature.py"))["text"]()
+    assert made == page(repo_root, "nomenclature.md")
+    for entry in ENTRIES:
+        assert f"| {entry.name} | ${entry.latex}$ | {entry.unit} | {entry.meaning} |" in made
+
+
+def example(repo_root: Path, folder: Path) -> Path:
+    """Write the example of docs/calibration.md to a file."""
+    [content] = re.findall(r"^```toml\n(.*?)^```$", page(repo_root, "calibration.md"), re.MULTILINE | re.DOTALL)
+    path = folder / "example.toml"
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+def test_the_calibration_of_the_page_predicts(repo_root: Path, own_folder: Path) -> None:
+    path = example(repo_root, own_folder)
+    assert printed(["gpus", "check", str(path)]).endswith("is valid\n")
+    found = document(["predict", "--calibration", str(path), "--json"])
+    assert found["headline"] == "calibrated"
+    assert found["calibration"] == read_calibration(path).name
+    for name in ("decode_step_s", "prefill_s", "spike_s"):
+        low, high = found["intervals"][name]
+        assert low < found["rungs"]["calibrated"][name] < high
+        assert found["rungs"]["roofline"][name] < found["rungs"]["calibrated"][name]
+
+
+def test_the_page_of_calibrations_names_every_form_and_parameter(repo_root: Path) -> None:
+    text = page(repo_root, "calibration.md")
+    for operator, form in OPERATORS.items():
+        assert f"`{operator}`" in text
+        assert f"`{form}`" in text
+    for parameters in FORMS.values():
+        for name in parameters:
+            assert f"`{name}`" in text
+    for variable in ("tokens", "kv_tokens", "flops", "bytes"):
+        assert f"`{variable}`" in text
+    assert f"`{DTYPE_SUFFIXED[0]}.bf16`" in text
+
+
+def test_the_page_of_documents_names_every_key(repo_root: Path, own_folder: Path) -> None:
+    path = str(example(repo_root, own_folder))
+    text = page(repo_root, "json.md")
+    documents = {
+        "prediction": document(["predict", "--calibration", path, "--pp", "2", "--json"]),
+        "predictions": document("predict --gpu h100,a100 --json"),
+        "solution": document("formula --solve prompt --spike-ms 50 --json"),
+        "formula": document("formula --json"),
+        "elasticities": document("formula --elasticities --json"),
+    }
+    for kind, found in documents.items():
+        assert found["schema"] == f"costmodel.{kind}/1"
+        assert f"costmodel.{kind}/1" in text
+        missing = {key for key in keys(found) if key not in ("schema", "rung", "formula") and f"`{key}`" not in text}
+        assert not missing
+    for kind in ("gpus", "gpu", "models", "model"):
+        assert f"`costmodel.{kind}/1`" in text
+
+
+def test_keys_of_the_page_are_in_the_document(repo_root: Path, own_folder: Path) -> None:
+    path = str(example(repo_root, own_folder))
+    found = set(keys(document(["predict", "--calibration", path, "--pp", "2", "--json"])))
+    table = page(repo_root, "json.md").partition("| key | content |")[2].partition("\n\n")[0]
+    words = set(re.findall(r"`([a-z_0-9.]+)`", table))
+    assert words - found <= {"roofline", "calibrated"}
+
+
+def test_the_page_of_models_names_every_preset(repo_root: Path) -> None:
+    text = page(repo_root, "models.md")
+    for name in costmodel.model_names():
+        assert name in text

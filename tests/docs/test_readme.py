@@ -1,0 +1,111 @@
+"""README.md says what the code does."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import costmodel
+from costmodel.architecture.source import preset_config
+from costmodel.cli.main import COMMANDS
+from tests.cli.runner import printed, run
+
+
+def page(repo_root: Path) -> str:
+    return (repo_root / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """Return the code blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_the_quoted_report_is_what_the_command_prints(repo_root: Path) -> None:
+    [quoted] = blocks(page(repo_root), "text")
+    lines = printed("predict --prompt 8000 --gpu h100").splitlines()
+    for line in quoted.splitlines():
+        assert line in lines
+
+
+def test_the_set_up_blocks_are_two_commands(repo_root: Path) -> None:
+    text = page(repo_root)
+    commands = re.findall(r"<!-- set-up: (\w+) -->\n```bash\n(.*?)\n```", text, re.DOTALL)
+    assert [name for name, _ in commands] == ["run", "test"]
+    for _, command in commands:
+        assert "\n" not in command
+        assert command.startswith("python3 -m venv .venv && ")
+    assert commands[0][1].endswith(".venv/bin/costmodel predict --prompt 8000 --gpu h100")
+
+
+def test_every_command_of_the_page_runs(repo_root: Path, own_folder: Path) -> None:
+    model = Path.home() / "my-model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(preset_config("Llama-3.2-1B")), encoding="utf-8")
+    (own_folder / "docs" / "figures").mkdir(parents=True)
+    text = page(repo_root)
+    lines = [line for block in blocks(text, "bash") for line in block.splitlines() if line.startswith("costmodel ")]
+    lines += re.findall(r"`(costmodel [^`\n]+)`", text)
+    assert len(lines) >= 12
+    asked = [shlex.split(line, comments=True)[1:] for line in lines]
+    assert {words[0] for words in asked if words[0] in COMMANDS} == set(COMMANDS)
+    failed = {}
+    for line, words in zip(lines, asked, strict=True):
+        if "FILE" in words:
+            continue
+        result = run([word.replace("~", str(Path.home())) for word in words])
+        if result.exit_code != 0 or (not result.stdout and "--plot" not in words):
+            failed[line] = result.stderr or repr(result.exception)
+    assert not failed
+    assert (own_folder / "spike.png").read_bytes().startswith(b"\x89PNG")
+    assert (own_folder / "docs" / "figures" / "timeline.png").is_file()
+
+
+def test_the_comments_beside_the_commands_hold(repo_root: Path) -> None:
+    text = page(repo_root)
+    answers = {name: run(f"predict --prompt {name} --json").stdout for name in ("chat", "summarisation")}
+    tokens = {name: json.loads(text)["workload"]["prompt_tokens"] for name, text in answers.items()}
+    assert tokens == {"chat": 1730, "summarisation": 7060}
+    [(every, percentile)] = re.findall(r"predict --every (\S+) +#.*now (p[\d.]+) moves", text)
+    assert costmodel.predict(every=float(every)).spike.moves[percentile]
+    assert not costmodel.predict().spike.moves[percentile]
+
+
+def test_the_python_block_runs_and_says_the_truth(repo_root: Path) -> None:
+    [code] = blocks(page(repo_root), "python")
+    space: dict[str, Any] = {}
+    exec(code, space)  # the document's example is what is tested
+    answer, times = space["answer"], space["times"]
+    assert answer == costmodel.predict(8000, chunk=2048)
+    assert answer.spike.height_s > 0
+    assert answer.spike.moves["p99.9"] in (True, False)
+    assert times.total.shape == (1000, 1000)
+    value = costmodel.solve("prompt", spike_s=0.050, gpu="h100").value
+    assert value is not None
+    assert costmodel.predict(value).spike.height_s <= 0.050 < costmodel.predict(value + 1).spike.height_s
+
+
+def test_numbers_in_the_text_hold(repo_root: Path) -> None:
+    text = page(repo_root)
+    rung = costmodel.predict(params=8e9).rungs.textbook
+    assert "instead of 146 for this prefill and 7.5 ms instead of 4.8 for the decode step" in text
+    assert (round(rung.prefill_s * 1e3), round(rung.decode_step_s * 1e3, 1)) == (146, 4.8)
+    assert f"{len(costmodel.gpu_names())} parts, every number with its source" in text
+
+
+def test_the_figure_is_there_and_says_what_its_caption_says(repo_root: Path) -> None:
+    [(caption, target)] = re.findall(r"!\[(.*?)\]\((.*?)\)", page(repo_root))
+    assert (repo_root / target).read_bytes().startswith(b"\x89PNG")
+    answer = costmodel.predict()
+    assert f"decode steps of {answer.best.decode_step_s * 1e3:.0f} ms" in caption
+    assert f"one step of {answer.spike.height_s * 1e3:.0f} ms" in caption
+
+
+def test_every_link_leads_somewhere(repo_root: Path) -> None:
+    pages = [repo_root / "README.md", *sorted((repo_root / "docs").glob("*.md"))]
+    for path in pages:
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (path.parent / target).exists(), f"{path.name}: {target}"
