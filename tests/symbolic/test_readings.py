@@ -45,7 +45,8 @@ def assert_readings_agree(
     deployment: Deployment, calibration: Calibration | None, name: FormulaName, load: tuple[int, int, int, int]
 ) -> None:
     """Compare the formula, operator by operator and in sum, with floats and with arrays."""
-    made = formula(deployment, name, "calibrated" if calibration else "roofline", calibration=calibration)
+    fitted = calibration and calibration.model_copy(update={"gpu": deployment.gpu})
+    made = formula(deployment, name, "calibrated" if fitted else "roofline", calibration=fitted)
     parameters = build_parameters(deployment, CalibratedRates(calibration) if calibration else None)
     chunks, groups = work_of(name, load)
     work = make_work(chunks, groups, parameters.windows)
