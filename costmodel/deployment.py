@@ -119,17 +119,14 @@ def deploy(
 
 def _stamp(name: str) -> float:
     """Return the modification time of a file or folder, so that the cache forgets one that changed; 0.0 for plain names."""
-    latest = 0.0
-    for path in (
-        name,
-        f"{name}/config.json",
-        f"{name}/hf_quant_config.json",
-        f"{os.path.dirname(name)}/hf_quant_config.json",
-    ):
+    try:
+        latest = os.stat(os.path.expanduser(name) if name.startswith("~") else name).st_mtime
+    except (OSError, ValueError):
+        return 0.0
+    folder = os.path.dirname(name) if name.endswith(".json") else name
+    for path in (f"{folder}/config.json", f"{folder}/hf_quant_config.json"):
         with suppress(OSError, ValueError):
             latest = max(latest, os.stat(os.path.expanduser(path)).st_mtime)
-        if not latest:
-            break
     return latest
 
 

@@ -67,12 +67,12 @@ def smooth_max(a: Value, b: Value, p: Value) -> Value:
         a, b: non-negative, same unit.
         p: sharpness, ≥ 1; ``math.inf`` for the plain maximum.
     """
+    if isinstance(p, _NUMBERS) and p == math.inf:
+        return maximum(a, b)
     if is_symbolic(a, b, p):
         from costmodel.symbolic.functions import smooth_max as symbolic_smooth_max
 
         return symbolic_smooth_max(a, b, p)
-    if isinstance(p, _NUMBERS) and p == math.inf:
-        return maximum(a, b)
     if isinstance(a, _NUMBERS) and isinstance(b, _NUMBERS) and isinstance(p, _NUMBERS):
         larger, smaller = (a, b) if a >= b else (b, a)
         return larger * (1.0 + (smaller / larger) ** p) ** (1.0 / p) if larger > 0.0 else 0.0 * larger
