@@ -16,6 +16,8 @@ exported = scope["spike_s"]
 assert callable(exported)
 predicted = costmodel.predict(prompt=20_000, model="Qwen3-32B", gpu="h200", tp=2).rungs.roofline.spike_s
 assert abs(exported() / predicted - 1) < 1e-12
-print(f"exported {exported() * 1e3:.3f} ms, predicted {predicted * 1e3:.3f} ms; at 40,000 tokens {exported(n=40_000) * 1e3:.3f} ms")
+print(
+    f"exported {exported() * 1e3:.3f} ms, predicted {predicted * 1e3:.3f} ms; at 40,000 tokens {exported(n=40_000) * 1e3:.3f} ms"
+)
 for item in costmodel.elasticities(spike)[:5]:
     print(f"1 % more {item.symbol}: {item.value:+.2f} %")

@@ -19,7 +19,9 @@ times = costmodel.step_times(
     decode_context=2000,
 ).total
 
-print(f"largest --max-num-batched-tokens with every step under {LIMIT_S * 1e3:.0f} ms beside {STREAMS} streams (roofline floor)")
+print(
+    f"largest --max-num-batched-tokens with every step under {LIMIT_S * 1e3:.0f} ms beside {STREAMS} streams (roofline floor)"
+)
 for row, before in zip(times, cached, strict=True):
     fits = budgets[row <= LIMIT_S]
     print(f"  {before:>6,} tokens of the prompt cached: {fits.max() if fits.size else 'none'}")
