@@ -84,7 +84,7 @@ def solve(
     Closed form for the prompt on the textbook rung, integer bisection elsewhere.
 
     Args:
-        unknown: ``prompt``, ``streams`` or ``context``; its own argument is ignored.
+        unknown: ``prompt``, ``streams`` (fewer than a token budget, if there is one) or ``context``; its own argument is ignored.
         spike_s, decode_s, ratio: exactly one limit: on the spike's height [s], on the decode step [s], or on the spike in decode steps.
         rung: ``textbook``, ``roofline`` or ``calibrated``; None for the headline rung.
         prompt, gpu, model, streams, context, chunk, prompts, dtype, kv_dtype, compute_dtype, tp, pp, ep, params, calibration: as in
@@ -115,7 +115,11 @@ def solve(
             "under a token budget more streams leave less room for the prompt, so the spike does not grow with them"
         )
     deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype)
-    load = make_load(deployment, prompt, prompts, streams, context, chunk)
+    known = {"prompt": prompt, "streams": streams, "context": context} | {unknown: LEAST[unknown]}
+    load = make_load(deployment, prompts=prompts, chunk=chunk, **known)
+    most = MOST[unknown]
+    if unknown == "streams" and load.budget is not None:
+        most = load.budget - 1  # more leave no room for a prompt, which predict refuses
     fitted = find_calibration(calibration, deployment)
     chosen: RungName = rung or ("calibrated" if fitted else "roofline")
     start = None
@@ -131,9 +135,16 @@ def solve(
         measure = _measure(parameters, load, unknown, quantity)
     else:
         raise InputError("the calibrated rung needs a calibration")
-    return _document(
-        unknown, quantity, limit, chosen, largest(measure, limit, LEAST[unknown], MOST[unknown], start), measure
-    )
+    found = largest(measure, limit, LEAST[unknown], most, start)
+    values: dict[str, Any] = {"status": "none", "value": None, "at_value": None, "at_next": measure(LEAST[unknown])}
+    if found is not None:
+        values = {
+            "status": "unbounded" if found == most else "found",
+            "value": found,
+            "at_value": measure(found),
+            "at_next": None if found == most else measure(found + 1),
+        }
+    return Solution(unknown=unknown, quantity=quantity, limit=limit, rung=chosen, **values)
 
 
 def largest(measure: Measure, limit: float, least: int, most: int, start: int | None = None) -> int | None:
@@ -211,14 +222,3 @@ def _closed_form(textbook: Textbook, load: Load, quantity: Quantity, limit: floa
     b = 2 * textbook.active_parameters / rate
     root = 2 * seconds / (b + math.sqrt(b * b + 4 * a * seconds))
     return int(min(root, MAX_TOKENS))
-
-
-def _document(
-    unknown: Unknown, quantity: Quantity, limit: float, rung: RungName, found: int | None, measure: Measure
-) -> Solution:
-    values: dict[str, Any] = {"status": "none", "value": None, "at_value": None, "at_next": measure(LEAST[unknown])}
-    if found is not None:
-        beyond = None if found >= MOST[unknown] else measure(found + 1)
-        status = "unbounded" if beyond is None else "found"
-        values = {"status": status, "value": found, "at_value": measure(found), "at_next": beyond}
-    return Solution(unknown=unknown, quantity=quantity, limit=limit, rung=rung, **values)
