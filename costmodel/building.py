@@ -92,7 +92,7 @@ def _gemm(deployment: Deployment, rates: RateSource, linear: Linear, count: Valu
         weight_bytes=linear.inputs * linear.outputs * deployment.format_bytes[linear.fmt] * count,
         io_bytes_per_token=_io_bytes(deployment, linear.inputs, linear.outputs, dtype) * count,
         count=count,
-        rate=rates.kernel("gemm", dtype, hardware.peaks[dtype], hardware.bandwidth),
+        rate=rates.kernel("gemm", dtype, hardware.peaks[dtype], hardware.bandwidth, linear.inputs, linear.outputs),
     )
 
 
@@ -111,7 +111,8 @@ def _expert_gemm(
         idle_probability=1 - ff.experts_per_token / ff.experts,
         replicas=deployment.replicas,
         count=count,
-        rate=rates.kernel("experts", dtype, hardware.peaks[dtype], hardware.bandwidth),
+        rate=rates.kernel("experts", dtype, hardware.peaks[dtype], hardware.bandwidth, linear.inputs, linear.outputs),
+        visits_per_token=visits,
     )
 
 
@@ -127,7 +128,7 @@ def _lm_head(deployment: Deployment, rates: RateSource) -> Gemm:
         weight_bytes=architecture.hidden * vocabulary * deployment.format_bytes[fmt],
         io_bytes_per_token=_io_bytes(deployment, architecture.hidden, vocabulary, dtype),
         count=1,
-        rate=rates.kernel("lm_head", dtype, hardware.peaks[dtype], hardware.bandwidth),
+        rate=rates.kernel("lm_head", dtype, hardware.peaks[dtype], hardware.bandwidth, architecture.hidden, vocabulary),
         per_row=True,
     )
 
@@ -149,6 +150,10 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
         # MLA decodes on the latent itself: scores over kv_lora_rank + rope, values over kv_lora_rank, for every head.
         absorbed = 2 * heads * (2 * attention.kv_lora_rank + attention.rope_head_dim)
         window = attention.window
+        peak = hardware.peaks[dtype]
+        prefill = rates.kernel("prefill_attention", dtype, peak, hardware.bandwidth)
+        decode = rates.kernel("decode_attention", dtype, peak, hardware.bandwidth)
+        widths = attention.head_dim + attention.value_head_dim
         kernels.append(
             AttentionKernel(
                 window=window,
@@ -157,8 +162,12 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
                 flops_per_kv_token=(absorbed if attention.kind == "mla" else pair) * count,
                 kv_bytes_per_token=kv_elements_per_token(attention, tp) * deployment.kv_bytes * count,
                 count=count,
-                prefill_rate=rates.kernel("prefill_attention", dtype, hardware.peaks[dtype], hardware.bandwidth),
-                decode_rate=rates.kernel("decode_attention", dtype, hardware.peaks[dtype], hardware.bandwidth),
+                prefill_rate=prefill,
+                decode_rate=decode,
+                prefill_tile=rates.prefill_tile(
+                    prefill, heads * widths * deployment.activation_bytes * count, 2 * widths * hardware.units * count
+                ),
+                decode_split=rates.decode_split(decode),
             )
         )
     return tuple(kernels)

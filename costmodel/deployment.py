@@ -29,6 +29,8 @@ class Hardware:
     """W [B/s]."""
     link_bandwidth: Value
     """B_link, per direction [B/s]."""
+    units: Value = 1
+    """SM, multiprocessors or compute units; 1 where the profile does not say."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,6 +160,7 @@ def _deploy(
         {name: figure.value for name, figure in profile.peak_flops.items()},
         profile.memory_bandwidth.value,
         profile.link.bandwidth_per_direction.value,
+        1.0 if profile.compute_units is None else profile.compute_units.value,
     )
     per_stage = max(tp, ep)
     if per_stage > profile.link.gpus_per_node.value:

@@ -20,6 +20,36 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "launch_s": (0.0, 0.0, 1.0),
         "sharpness": (math.inf, 1.0, math.inf),
     },
+    "gemm_split": {
+        "compute_efficiency": (1.0, 0.0, 1.0),
+        "bandwidth_efficiency": (1.0, 0.0, 1.0),
+        "launch_s": (0.0, 0.0, 1.0),
+        "sharpness": (math.inf, 1.0, math.inf),
+        "ramp_inputs": (0.0, 0.0, 1e5),
+    },
+    "gemm_quant": {
+        "compute_efficiency": (1.0, 0.0, 1.0),
+        "bandwidth_efficiency": (1.0, 0.0, 1.0),
+        "launch_s": (0.0, 0.0, 1.0),
+        "sharpness": (math.inf, 1.0, math.inf),
+        "quantise_efficiency": (1.0, 0.0, 1.0),
+        "depth_s": (0.0, 0.0, 1e-6),
+    },
+    "prefill_tile": {
+        "compute_efficiency": (1.0, 0.0, 1.0),
+        "bandwidth_efficiency": (1.0, 0.0, 1.0),
+        "launch_s": (0.0, 0.0, 1.0),
+        "sharpness": (math.inf, 1.0, math.inf),
+        "tile_rows": (0.0, 0.0, 4096.0),
+        "kv_passes": (1.0, 1.0, 1e4),
+    },
+    "decode_split": {
+        "bandwidth_efficiency": (1.0, 0.0, 1.0),
+        "launch_s": (0.0, 0.0, 1.0),
+        "padding_tokens": (0.0, 0.0, 1e5),
+        "saturation_s": (0.0, 0.0, 1.0),
+        "saturation_tokens": (1.0, 1.0, 1e6),
+    },
     "elementwise": {
         "passes": (0.0, 0.0, 1e3),
         "bandwidth_efficiency": (1.0, 0.0, 1.0),
@@ -31,6 +61,12 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "bandwidth_efficiency": (1.0, 0.0, 1.0),
         "imbalance": (1.0, 1.0, 1e3),
     },
+    "link_switch": {
+        "latency_s": (0.0, 0.0, 1.0),
+        "latency_per_log2_s": (0.0, 0.0, 1.0),
+        "bandwidth_efficiency": (1.0, 0.0, 1.0),
+        "two_shot_s": (0.0, 0.0, 1.0),
+    },
     "overhead": {
         "per_layer_s": (0.0, 0.0, 1.0),
         "per_step_s": (0.0, 0.0, 10.0),
@@ -40,8 +76,18 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
 """Named forms and, for each of their parameters, the default and the bounds [low, high] it must keep.
 
 ``smooth_roofline``: launch_s + smooth_max(FLOPs/(compute_efficiency·F), bytes/(bandwidth_efficiency·W), sharpness) per kernel.
+``gemm_split``: the same with compute slowed by 1 + ramp_inputs/k (prologue and epilogue of a tile) and launch_s·(1 + k/(k + m)), the
+reduction of a deep matrix that is split over its k inputs; m outputs.
+``gemm_quant``: launch_s + 3·N·k/(quantise_efficiency·W) (activations read in 16 bits and written in 8 before the product) +
+smooth_max(smooth_max(compute, memory), depth_s·k): a kernel that does not split k takes its time for the depth alone.
+``prefill_tile``: launch_s + smooth_max(compute + (queries, outputs and kv_passes times the K and V bytes)/(bandwidth_efficiency·W),
+the longest tile: tile_rows queries over all their keys on one multiprocessor).
+``decode_split``: launch_s + saturation_s·c/(c + saturation_tokens) + the K and V bytes of c + padding_tokens tokens per sequence, c the
+mean context.
 ``elementwise``: launch_s per layer + passes·N·d·b_a/(bandwidth_efficiency·W) per layer; passes is κ of the nomenclature.
 ``link``: latency_s + latency_per_log2_s·log2(t) + bytes/(bandwidth_efficiency·B_link), times imbalance for the bytes.
+``link_switch``: latency_s + latency_per_log2_s·log2(t) + the faster of one shot, (t − 1)·message/(efficiency·B_link), and two shots,
+2·(t − 1)/t·message/(efficiency·B_link) + two_shot_s.
 ``overhead``: L·per_layer_s + per_step_s; graph_multiple pads the batch of a decode step (CUDA graphs are captured in steps).
 """
 
@@ -58,7 +104,17 @@ OPERATORS: Final = {
     "overhead.graph": "overhead",
     "overhead.eager": "overhead",
 }
-"""Operators a calibration may name and their form. The first five may carry a dtype suffix: ``gemm.bf16`` goes before ``gemm``."""
+"""Operators a calibration may name and their plain form. The first five may carry a dtype suffix: ``gemm.bf16`` goes before ``gemm``."""
+
+OTHER_FORMS: Final = {
+    "gemm": ("gemm_split", "gemm_quant"),
+    "lm_head": ("gemm_split", "gemm_quant"),
+    "experts": ("gemm_split", "gemm_quant"),
+    "prefill_attention": ("prefill_tile",),
+    "decode_attention": ("decode_split",),
+    "all_reduce": ("link_switch",),
+}
+"""Forms that an operator may take beside its plain one, closer to what its kernels do."""
 
 DTYPE_SUFFIXED: Final = ("gemm", "lm_head", "experts", "prefill_attention", "decode_attention")
 
@@ -150,8 +206,9 @@ class Calibration(Frozen):
             known = key if key in OPERATORS else base if suffix and base in DTYPE_SUFFIXED else None
             if known is None:
                 raise ValueError(f"operator {key!r} is unknown; known operators: {', '.join(OPERATORS)}")
-            if operator.form != OPERATORS[known]:
-                raise ValueError(f"operator {key!r} takes form {OPERATORS[known]!r}, not {operator.form!r}")
+            forms = (OPERATORS[known], *OTHER_FORMS.get(known, ()))
+            if operator.form not in forms:
+                raise ValueError(f"operator {key!r} takes form {' or '.join(map(repr, forms))}, not {operator.form!r}")
         return self
 
     def find(self, operator: str, dtype: str | None = None) -> tuple[str, FittedOperator] | None:

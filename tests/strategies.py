@@ -14,7 +14,7 @@ from costmodel.architecture.types import Architecture, Attention, FeedForward, L
 from costmodel.deployment import Deployment, deploy
 from costmodel.dtypes import layer_formats, main_format
 from costmodel.equations.work import Chunk, Decodes
-from costmodel.hardware.calibration import DTYPE_SUFFIXED, FORMS, OPERATORS, Calibration
+from costmodel.hardware.calibration import DTYPE_SUFFIXED, FORMS, OPERATORS, OTHER_FORMS, Calibration
 
 PRESETS = (
     "Llama-3.1-8B",
@@ -174,6 +174,12 @@ def _values(form: str, name: str) -> st.SearchStrategy[float]:
         "passes": st.floats(0.0, 40.0),
         "imbalance": st.floats(1.0, 3.0),
         "graph_multiple": st.sampled_from([1.0, 8.0, 16.0]),
+        "ramp_inputs": st.floats(0.0, 500.0),
+        "depth_s": st.floats(0.0, 1e-8),
+        "tile_rows": st.floats(0.0, 512.0),
+        "kv_passes": st.floats(1.0, 20.0),
+        "padding_tokens": st.floats(0.0, 300.0),
+        "saturation_tokens": st.floats(1.0, 20_000.0),
     }.get(name, st.floats(0.0, 1e-4))
 
 
@@ -211,10 +217,11 @@ def calibrations(draw: st.DrawFn) -> Calibration:
     """A calibration of some or all operators, some of them by dtype."""
     operators: dict[str, Any] = {}
     for operator, form in OPERATORS.items():
+        forms = st.sampled_from((form, *OTHER_FORMS.get(operator, ())))
         if draw(st.integers(0, 4)):
-            operators[operator] = draw(fitted(form))
+            operators[operator] = draw(fitted(draw(forms)))
         if operator in DTYPE_SUFFIXED and draw(st.booleans()):
-            operators[f"{operator}.{draw(st.sampled_from(['bf16', 'fp8']))}"] = draw(fitted(form))
+            operators[f"{operator}.{draw(st.sampled_from(['bf16', 'fp8']))}"] = draw(fitted(draw(forms)))
     return calibration_of(operators or {"gemm": draw(fitted("smooth_roofline"))})
 
 

@@ -30,6 +30,8 @@ class Rate:
         launch: t0 per kernel [s].
         sharpness: p of the smooth maximum.
         calibrated_by: key of the calibration's operator, "" on the roofline.
+        serial: time that the kernel takes however few tokens it serves, enters the smooth maximum [s].
+        per_token: time added for every token, before the product [s].
     """
 
     peak: Value
@@ -39,6 +41,38 @@ class Rate:
     launch: Value = 0
     sharpness: Value = math.inf
     calibrated_by: str = ""
+    serial: Value = 0
+    per_token: Value = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillTile:
+    """What the tiled form of prefill attention needs beside its :class:`Rate`.
+
+    Attributes:
+        io_bytes_per_token: queries and outputs, 2·h·(d_qk + d_v)/2·b_a per layer and query, times layers [B].
+        kv_passes: ω, times that K and V are read.
+        tile_flops: FLOPs per key of the longest tile as if every multiprocessor worked at it: 4·T·d_h·SM, times layers [FLOP].
+    """
+
+    io_bytes_per_token: Value
+    kv_passes: Value
+    tile_flops: Value
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeSplit:
+    """What the split form of decode attention needs beside its :class:`Rate`.
+
+    Attributes:
+        padding_tokens: r, KV tokens read in vain per sequence.
+        saturation: t1, extra time of a kernel at long context [s].
+        saturation_tokens: c1, context at which half of it is reached.
+    """
+
+    padding_tokens: Value
+    saturation: Value
+    saturation_tokens: Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +113,7 @@ class ExpertGemm:
         replicas: r, attention replicas whose tokens share these experts (expert parallelism wider than TP).
         count: kernels of this shape in a step.
         rate: how fast it runs.
+        visits_per_token: experts per token that fall on this GPU.
     """
 
     name: str
@@ -89,6 +124,7 @@ class ExpertGemm:
     replicas: Value
     count: Value
     rate: Rate
+    visits_per_token: Value = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +139,7 @@ class AttentionKernel:
         kv_bytes_per_token: 2·max(h_kv/t, 1)·d_h·b_kv·L_w [B].
         count: L_w, layers.
         prefill_rate, decode_rate: how fast the two kernels run.
+        prefill_tile, decode_split: the fitted forms that need more than a rate; None for the plain form.
     """
 
     window: Window
@@ -113,6 +150,8 @@ class AttentionKernel:
     count: Value
     prefill_rate: Rate
     decode_rate: Rate
+    prefill_tile: PrefillTile | None = None
+    decode_split: DecodeSplit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +167,8 @@ class Transfer:
         efficiency: e in (0, 1].
         imbalance: how much longer the busiest GPU takes, ≥ 1.
         calibrated_by: key of the calibration's operator, "" on the roofline.
+        one_shot_bytes: bytes per token and message if every GPU sends all it has to every other at once; 0 if that is not tried.
+        two_shot: time that the other way takes on top [s].
     """
 
     name: str
@@ -138,6 +179,8 @@ class Transfer:
     efficiency: Value = 1
     imbalance: Value = 1
     calibrated_by: str = ""
+    one_shot_bytes: Value = 0
+    two_shot: Value = 0
 
 
 @dataclass(frozen=True, slots=True)

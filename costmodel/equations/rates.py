@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from costmodel.equations.numerics import Value, log2
-from costmodel.equations.parameters import Elementwise, Overheads, Rate, Transfer
+from costmodel.equations.parameters import DecodeSplit, Elementwise, Overheads, PrefillTile, Rate, Transfer
 from costmodel.hardware.calibration import Calibration, FittedOperator
 
 FALLBACKS = {"experts": "gemm", "lm_head": "gemm"}
@@ -17,8 +18,22 @@ FALLBACKS = {"experts": "gemm", "lm_head": "gemm"}
 class RateSource(Protocol):
     """What turns datasheet peaks into the rates of kernels, links and overheads."""
 
-    def kernel(self, operator: str, dtype: str, peak: Value, bandwidth: Value) -> Rate:
-        """Return the rate of ``operator`` at ``dtype``."""
+    def kernel(
+        self, operator: str, dtype: str, peak: Value, bandwidth: Value, inputs: Value = 0, outputs: Value = 0
+    ) -> Rate:
+        """Return the rate of ``operator`` at ``dtype``; ``inputs`` k and ``outputs`` m are the shape of a matrix."""
+
+    def prefill_tile(self, rate: Rate, io_bytes_per_token: Value, flops_per_key_row: Value) -> PrefillTile | None:
+        """Return the tiled form of prefill attention, None for the plain form.
+
+        Args:
+            rate: what :meth:`kernel` gave.
+            io_bytes_per_token: of queries and outputs [B].
+            flops_per_key_row: FLOPs of one query row of one head and one key, times multiprocessors and layers [FLOP].
+        """
+
+    def decode_split(self, rate: Rate) -> DecodeSplit | None:
+        """Return the split form of decode attention, None for the plain form."""
 
     def transfer(
         self, operator: str, name: str, count: Value, bytes_per_token: Value, bandwidth: Value, gpus: int
@@ -37,9 +52,17 @@ class RateSource(Protocol):
 class DatasheetRates:
     """Roofline rung: every kernel at the dense datasheet peak, no elementwise term, no overheads."""
 
-    def kernel(self, operator: str, dtype: str, peak: Value, bandwidth: Value) -> Rate:
+    def kernel(
+        self, operator: str, dtype: str, peak: Value, bandwidth: Value, inputs: Value = 0, outputs: Value = 0
+    ) -> Rate:
         """Return the datasheet rate."""
         return Rate(peak, bandwidth)
+
+    def prefill_tile(self, rate: Rate, io_bytes_per_token: Value, flops_per_key_row: Value) -> None:
+        """Return None: the plain form."""
+
+    def decode_split(self, rate: Rate) -> None:
+        """Return None: the plain form."""
 
     def transfer(
         self, operator: str, name: str, count: Value, bytes_per_token: Value, bandwidth: Value, gpus: int
@@ -80,21 +103,46 @@ class CalibratedRates:
             return None
         return found[0]
 
-    def kernel(self, operator: str, dtype: str, peak: Value, bandwidth: Value) -> Rate:
-        """Return the calibrated rate, or the datasheet's where the calibration has none."""
+    def kernel(
+        self, operator: str, dtype: str, peak: Value, bandwidth: Value, inputs: Value = 0, outputs: Value = 0
+    ) -> Rate:
+        """Return the calibrated rate, or the datasheet's where the calibration has none.
+
+        The forms of matrices depend on their shape: ``gemm_split`` slows compute by 1 + k0/k and launches for t0·(1 + k/(k + m));
+        ``gemm_quant`` takes 3·k/(e_q·W) per token to quantise its inputs, and κ·k however few tokens there are.
+        """
         key = self.find(operator, dtype)
         if key is None:
             return Rate(peak, bandwidth)
-        fitted = "sharpness" in self.calibration.operators[key].parameters
-        return Rate(
-            peak,
-            bandwidth,
-            self.number(key, "compute_efficiency"),
-            self.number(key, "bandwidth_efficiency"),
-            self.number(key, "launch_s"),
-            self.number(key, "sharpness") if fitted else math.inf,
-            key,
-        )
+        fitted = self.calibration.operators[key]
+        number = partial(self.number, key)
+        compute = 1 if fitted.form == "decode_split" else number("compute_efficiency")
+        launch, serial, per_token = number("launch_s"), 0, 0
+        if fitted.form == "gemm_split":
+            compute = compute / (1 + number("ramp_inputs") / inputs)
+            launch = launch * (1 + inputs / (inputs + outputs))
+        if fitted.form == "gemm_quant":
+            serial = number("depth_s") * inputs
+            per_token = 3 * inputs / (number("quantise_efficiency") * bandwidth)
+        sharpness = number("sharpness") if "sharpness" in fitted.parameters else math.inf
+        efficiency = number("bandwidth_efficiency")
+        return Rate(peak, bandwidth, compute, efficiency, launch, sharpness, key, serial, per_token)
+
+    def prefill_tile(self, rate: Rate, io_bytes_per_token: Value, flops_per_key_row: Value) -> PrefillTile | None:
+        """Return the tiled form where the calibration has it: ω passes over K and V, and tiles of T rows."""
+        key = rate.calibrated_by
+        if not key or self.calibration.operators[key].form != "prefill_tile":
+            return None
+        rows = self.number(key, "tile_rows")
+        return PrefillTile(io_bytes_per_token, self.number(key, "kv_passes"), rows * flops_per_key_row)
+
+    def decode_split(self, rate: Rate) -> DecodeSplit | None:
+        """Return the split form where the calibration has it."""
+        key = rate.calibrated_by
+        if not key or self.calibration.operators[key].form != "decode_split":
+            return None
+        names = ("padding_tokens", "saturation_s", "saturation_tokens")
+        return DecodeSplit(*(self.number(key, name) for name in names))
 
     def transfer(
         self, operator: str, name: str, count: Value, bytes_per_token: Value, bandwidth: Value, gpus: int
@@ -104,7 +152,13 @@ class CalibratedRates:
         if key is None:
             return Transfer(name, count, bytes_per_token, 0, bandwidth)
         latency = self.number(key, "latency_s") + self.number(key, "latency_per_log2_s") * log2(gpus)
-        efficiency, imbalance = self.number(key, "bandwidth_efficiency"), self.number(key, "imbalance")
+        efficiency = self.number(key, "bandwidth_efficiency")
+        if self.calibration.operators[key].form == "link_switch":
+            # bytes_per_token is that of a ring, 2·(t − 1)/t of the message; one shot sends (t − 1) messages.
+            once = bytes_per_token * gpus / 2
+            two_shot = self.number(key, "two_shot_s")
+            return Transfer(name, count, bytes_per_token, latency, bandwidth, efficiency, 1, key, once, two_shot)
+        imbalance = self.number(key, "imbalance")
         return Transfer(name, count, bytes_per_token, latency, bandwidth, efficiency, imbalance, key)
 
     def elementwise(

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from costmodel.equations.numerics import Value, ceil, minimum, smooth_max
+from costmodel.equations.numerics import Value, ceil, maximum, minimum, smooth_max
 from costmodel.equations.parameters import AttentionKernel, OperatorGroup, Parameters, Rate, Transfer
-from costmodel.equations.work import Work
+from costmodel.equations.work import Work, longest_kv
 
 T = TypeVar("T")
 Bound = Literal["compute", "memory", "link", "latency"]
@@ -89,6 +89,7 @@ def step_operators(parameters: Parameters, work: Work) -> list[OperatorTime[Any]
                 gemm.weight_bytes + gemm.io_bytes_per_token * served,
                 gemm.count,
                 gemm.rate,
+                served,
             )
         )
     for expert in parameters.experts:
@@ -101,6 +102,7 @@ def step_operators(parameters: Parameters, work: Work) -> list[OperatorTime[Any]
                 expert.weight_bytes * touched + expert.io_bytes_per_token * tokens,
                 expert.count,
                 expert.rate,
+                expert.visits_per_token * tokens,
             )
         )
     for kernel in parameters.attention:
@@ -158,12 +160,19 @@ _REPORTED = {
 
 
 def _kernel(
-    name: str, group: OperatorGroup, flops: Value, moved: Value, launches: Value, rate: Rate
+    name: str, group: OperatorGroup, flops: Value, moved: Value, launches: Value, rate: Rate, tokens: Value = 0
 ) -> OperatorTime[Any]:
-    """One kernel: t0·launches + smooth_max(FLOPs/(e_c·F), bytes/(e_b·W), p)."""
+    """One kernel: t0·launches + smooth_max(FLOPs/(e_c·F), bytes/(e_b·W), p), and with it what its fitted form adds.
+
+    ``serial``, the time that depth alone takes, is a third term of the smooth maximum; ``per_token`` is added for every token.
+    """
     compute = flops / (rate.compute_efficiency * rate.peak)
     memory = moved / (rate.bandwidth_efficiency * rate.bandwidth)
     seconds, fixed = smooth_max(compute, memory, rate.sharpness), 0
+    if not _is_zero(rate.serial):
+        seconds = smooth_max(seconds, rate.serial * launches, rate.sharpness)
+    if not _is_zero(rate.per_token):
+        seconds = seconds + rate.per_token * launches * tokens
     if not _is_zero(rate.launch):
         fixed = rate.launch * launches
         seconds = seconds + fixed
@@ -174,34 +183,53 @@ def _attention(kernel: AttentionKernel, work: Work) -> list[OperatorTime[Any]]:
     """Prefill and decode attention of the layers of one window; a kernel that serves nothing is left out where that is known."""
     operators = []
     if not _is_zero(work.prefills):
-        operators.append(
-            _kernel(
-                "prefill_attention" + kernel.suffix,
-                "attention",
-                kernel.flops_per_pair * work.pairs[kernel.window],
-                kernel.kv_bytes_per_token * work.prefill_kv[kernel.window],
-                kernel.count * minimum(work.prefills, 1),
-                kernel.prefill_rate,
-            )
-        )
+        operators.append(_prefill_attention(kernel, work))
     if not _is_zero(work.decodes):
-        read = work.decode_kv[kernel.window]
-        operators.append(
-            _kernel(
-                "decode_attention" + kernel.suffix,
-                "attention",
-                kernel.flops_per_kv_token * read,
-                kernel.kv_bytes_per_token * read,
-                kernel.count * minimum(work.decodes, 1),
-                kernel.decode_rate,
-            )
-        )
+        operators.append(_decode_attention(kernel, work))
     return operators
+
+
+def _prefill_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
+    """Plain: a kernel of A_w pairs and C_p KV tokens. Tiled: smooth_max(compute + bytes of q, k, v and output, longest tile)."""
+    name, rate, tile = "prefill_attention" + kernel.suffix, kernel.prefill_rate, kernel.prefill_tile
+    flops = kernel.flops_per_pair * work.pairs[kernel.window]
+    moved = kernel.kv_bytes_per_token * work.prefill_kv[kernel.window]
+    launches = kernel.count * minimum(work.prefills, 1)
+    if tile is None:
+        return _kernel(name, "attention", flops, moved, launches, rate)
+    compute = flops / (rate.compute_efficiency * rate.peak)
+    queries = (work.tokens - work.decodes) * tile.io_bytes_per_token
+    memory = (queries + tile.kv_passes * moved) / (rate.bandwidth_efficiency * rate.bandwidth)
+    longest = tile.tile_flops * longest_kv(work.chunks, kernel.window) / (rate.compute_efficiency * rate.peak)
+    fixed = rate.launch * launches
+    seconds = smooth_max(compute + memory, longest, rate.sharpness) + fixed
+    return OperatorTime(name, "attention", flops, moved, seconds, compute, memory, fixed, rate.calibrated_by)
+
+
+def _decode_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
+    """Plain: a kernel of C_w KV tokens. Split: KV bytes with padding, and a time that saturates with the mean context."""
+    name, rate, split = "decode_attention" + kernel.suffix, kernel.decode_rate, kernel.decode_split
+    read = work.decode_kv[kernel.window]
+    flops, moved = kernel.flops_per_kv_token * read, kernel.kv_bytes_per_token * read
+    launches = kernel.count * minimum(work.decodes, 1)
+    if split is None:
+        return _kernel(name, "attention", flops, moved, launches, rate)
+    compute = flops / rate.peak
+    padded = moved + kernel.kv_bytes_per_token * split.padding_tokens * work.decodes
+    memory = padded / (rate.bandwidth_efficiency * rate.bandwidth)
+    # t1·c/(c + c1) with the mean context c = C_w/D, written so that it is zero without sequences.
+    saturating = launches * split.saturation * read / (read + split.saturation_tokens * maximum(work.decodes, 1))
+    fixed = rate.launch * launches + saturating
+    seconds = maximum(compute, memory) + fixed
+    return OperatorTime(name, "attention", flops, moved, seconds, compute, memory, fixed, rate.calibrated_by)
 
 
 def _transfer(transfer: Transfer, tokens: Value) -> OperatorTime[Any]:
     sent = transfer.count * transfer.bytes_per_token * tokens
     moving = transfer.imbalance * sent / (transfer.efficiency * transfer.bandwidth)
+    if not _is_zero(transfer.one_shot_bytes):
+        at_once = transfer.count * transfer.one_shot_bytes * tokens / (transfer.efficiency * transfer.bandwidth)
+        moving = minimum(at_once, moving + transfer.count * transfer.two_shot)
     fixed = transfer.count * transfer.latency
     key = transfer.calibrated_by
     return OperatorTime(transfer.name, "communication", 0 * sent, sent, moving + fixed, 0.0, moving, fixed, key)

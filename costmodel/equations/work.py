@@ -7,7 +7,7 @@ because different kernels serve them. All sums are :data:`~costmodel.equations.n
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from costmodel.equations.numerics import Value, maximum, minimum
 
@@ -55,6 +55,8 @@ class Work:
     pairs: dict[Window, Value]
     prefill_kv: dict[Window, Value]
     decode_kv: dict[Window, Value]
+    chunks: tuple[Chunk, ...] = field(default=(), compare=False)
+    """The chunks themselves, for forms that depend on the longest of them."""
 
 
 def attended_pairs(tokens: Value, cached: Value, window: Window = None) -> Value:
@@ -86,6 +88,16 @@ def decode_kv(decodes: Decodes, window: Window = None) -> Value:
     return decodes.count * (seen if window is None else minimum(seen, window))
 
 
+def longest_kv(chunks: Iterable[Chunk], window: Window = None) -> Value:
+    """Return the KV tokens that the last query of the longest chunk sees: max over chunks of min(c + q, w); 0 without chunks."""
+    longest: Value = None
+    for chunk in chunks:
+        seen = (chunk.cached + chunk.tokens) * minimum(chunk.tokens, 1)
+        seen = seen if window is None else minimum(seen, window)
+        longest = seen if longest is None else maximum(longest, seen)
+    return 0 if longest is None else longest
+
+
 def make_work(
     chunks: Sequence[Chunk] = (), decodes: Sequence[Decodes] = (), windows: Iterable[Window] = (None,)
 ) -> Work:
@@ -107,7 +119,8 @@ def make_work(
         pairs[window] = _total(attended_pairs(chunk.tokens, chunk.cached, window) for chunk in chunks)
         prefill_kv[window] = _total(chunk_kv(chunk.tokens, chunk.cached, window) for chunk in chunks)
         read_kv[window] = _total(decode_kv(group, window) for group in decodes)
-    return Work(prefilled + decoding, prefills + decoding, prefills, decoding, pairs, prefill_kv, read_kv)
+    rows = prefills + decoding
+    return Work(prefilled + decoding, rows, prefills, decoding, pairs, prefill_kv, read_kv, tuple(chunks))
 
 
 def _total(terms: Iterable[Value]) -> Value:

@@ -52,8 +52,9 @@ def symbolic_deployment(deployment: Deployment) -> tuple[Deployment, dict[Any, f
     for dtype, value in deployment.hardware.peaks.items():
         peaks[dtype] = symbol("F" if dtype == main else f"F_{dtype}")
         symbols.values[peaks[dtype]] = value
-    bandwidth, link = symbol("W"), symbol("B_link")
-    symbols.values |= {bandwidth: deployment.hardware.bandwidth, link: deployment.hardware.link_bandwidth}
+    bandwidth, link, units = symbol("W"), symbol("B_link"), symbol("SM")
+    hardware = deployment.hardware
+    symbols.values |= {bandwidth: hardware.bandwidth, link: hardware.link_bandwidth, units: hardware.units}
     activation, cache = symbol("b_a"), symbol("b_kv")
     symbols.values |= {activation: deployment.activation_bytes, cache: deployment.kv_bytes}
     format_bytes: dict[WeightFormat, Any] = {}
@@ -66,7 +67,7 @@ def symbolic_deployment(deployment: Deployment) -> tuple[Deployment, dict[Any, f
         replace(
             deployment,
             architecture=symbolic,
-            hardware=Hardware(peaks, bandwidth, link),
+            hardware=Hardware(peaks, bandwidth, link, units),
             activation_bytes=activation,
             kv_bytes=cache,
             format_bytes=format_bytes,

@@ -243,6 +243,15 @@ def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, flo
         "passes": "kappa",
         "latency_s": "alpha",
         "latency_per_log2_s": "alpha",
+        "ramp_inputs": "k_0",
+        "quantise_efficiency": "e_q",
+        "depth_s": "t_k",
+        "tile_rows": "T_q",
+        "kv_passes": "omega",
+        "padding_tokens": "r",
+        "saturation_s": "t_1",
+        "saturation_tokens": "c_1",
+        "two_shot_s": "alpha",
         "per_layer_s": "t_layer",
         "per_step_s": "t_step",
     }
@@ -254,7 +263,7 @@ def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, flo
             return value if value != 1.0 else 1
         if name not in names or value == 0:
             return value
-        suffix = "_log2" if name == "latency_per_log2_s" else ""
+        suffix = {"latency_per_log2_s": "_log2", "two_shot_s": "_two"}.get(name, "")
         made = symbol(f"{names[name]}_{key.replace('.', '_')}{suffix}")
         values[made] = value
         return made

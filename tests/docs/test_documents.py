@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import costmodel
-from costmodel.hardware.calibration import DTYPE_SUFFIXED, FORMS, OPERATORS, read_calibration
+from costmodel.hardware.calibration import DTYPE_SUFFIXED, FORMS, OPERATORS, OTHER_FORMS, read_calibration
 from costmodel.symbolic.nomenclature import ENTRIES
 from tests.cli.runner import document, printed
 
@@ -60,7 +60,8 @@ def test_the_page_of_calibrations_names_every_form_and_parameter(repo_root: Path
     text = page(repo_root, "calibration.md")
     for operator, form in OPERATORS.items():
         assert f"`{operator}`" in text
-        assert f"`{form}`" in text
+        for named in (form, *OTHER_FORMS.get(operator, ())):
+            assert f"`{named}`" in text
     for parameters in FORMS.values():
         for name in parameters:
             assert f"`{name}`" in text

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.equations.work import Chunk, Decodes, Window, attended_pairs, chunk_kv, decode_kv, make_work
+from costmodel.equations.work import Chunk, Decodes, Window, attended_pairs, chunk_kv, decode_kv, longest_kv, make_work
 from tests.strategies import chunks, decodes, examples
 
 SMALL = st.integers(0, 60)
@@ -78,9 +76,16 @@ def test_make_work_sums_over_sequences(parts: list[Chunk], groups: list[Decodes]
 
 
 def test_an_empty_chunk_is_no_chunk() -> None:
-    assert asdict(make_work([Chunk(0.0, 50.0)], [Decodes(3.0, 7.0)], (None, 4))) == asdict(
-        make_work([], [Decodes(3.0, 7.0)], (None, 4))
-    )
+    empty = make_work([Chunk(0.0, 50.0)], [Decodes(3.0, 7.0)], (None, 4))
+    assert empty == make_work([], [Decodes(3.0, 7.0)], (None, 4))
+    assert longest_kv(empty.chunks) == 0
+
+
+@examples(60)
+@given(st.lists(chunks(), max_size=6), WINDOWS)
+def test_the_longest_chunk_is_the_one_with_most_to_see(parts: list[Chunk], window: Window) -> None:
+    seen = [min(part.cached + part.tokens, window or float("inf")) for part in parts if part.tokens]
+    assert longest_kv(parts, window) == max(seen, default=0)
 
 
 @examples(60)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from costmodel.errors import InputError
-from costmodel.hardware.calibration import DTYPE_SUFFIXED, FORMS, OPERATORS, Calibration, read_calibration
+from costmodel.hardware.calibration import DTYPE_SUFFIXED, FORMS, OPERATORS, OTHER_FORMS, Calibration, read_calibration
 from costmodel.prediction import predict
 from tests.strategies import calibrations, examples
 
@@ -111,7 +111,7 @@ REPLACED = [
     ('"gemm.bf16"', '"matmul.bf16"', ("operator 'matmul.bf16' is unknown", "known operators: gemm")),
     ('"overhead.graph"', '"overhead"', ("operator 'overhead' is unknown", "overhead.graph")),
     ('"overhead.graph"', '"all_reduce.bf16"', ("operator 'all_reduce.bf16' is unknown",)),
-    ('"overhead.graph"', '"all_reduce"', ("takes form 'link', not 'overhead'",)),
+    ('"overhead.graph"', '"all_reduce"', ("takes form 'link' or 'link_switch', not 'overhead'",)),
     ("value = 0.803", "value = 0", ("compute_efficiency = 0 is outside (0, 1]",)),
     ("value = 0.803", "value = 1.01", ("compute_efficiency = 1.01 is outside (0, 1]",)),
     ("value = 0.803", "value = -0.5", ("compute_efficiency = -0.5 is outside",)),
@@ -179,7 +179,8 @@ def test_files_that_are_none(kind: str, part: str, tmp_path: Path) -> None:
 
 
 def test_every_operator_has_a_form_and_every_default_is_allowed() -> None:
-    assert set(OPERATORS.values()) == set(FORMS)
+    assert set(OPERATORS.values()) | {form for forms in OTHER_FORMS.values() for form in forms} == set(FORMS)
+    assert set(OTHER_FORMS) <= set(OPERATORS)
     assert set(DTYPE_SUFFIXED) <= set(OPERATORS)
     for parameters in FORMS.values():
         for name, (default, low, high) in parameters.items():
@@ -187,8 +188,9 @@ def test_every_operator_has_a_form_and_every_default_is_allowed() -> None:
 
 
 def test_defaults_lose_nothing() -> None:
-    # The defaults of every form are the roofline: efficiencies one, no time added, a sharp corner.
-    for parameters in FORMS.values():
+    # The defaults of every plain form are the roofline: efficiencies one, no time added, a sharp corner.
+    for form in OPERATORS.values():
+        parameters = FORMS[form]
         for name, (default, _, _) in parameters.items():
             neutral = 1.0 if name.endswith(("efficiency", "imbalance", "multiple")) else 0.0
             assert default == (math.inf if name == "sharpness" else neutral)
