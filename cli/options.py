@@ -92,7 +92,11 @@ def deployment_options(command: Command) -> Command:
             click.option("--tp", type=Values("whole"), default="1", show_default=True, help="Tensor-parallel size."),
             click.option("--pp", type=int, default=1, show_default=True, help="Pipeline-parallel size."),
             click.option(
-                "--ep", type=int, default=1, show_default=True, help="Expert-parallel size: 1 or a multiple of --tp."
+                "--ep",
+                type=int,
+                default=1,
+                show_default=True,
+                help="Expert-parallel size: 1 or a multiple of --tp. With more than --tp, the workload is that of each attention replica.",
             ),
             click.option(
                 "--dtype",

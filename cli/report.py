@@ -158,6 +158,16 @@ def _spike(item: Prediction) -> str:
 
 def _default_server(item: Prediction) -> str:
     engine = item.engine
+    if item.workload.streams > engine.max_num_seqs:
+        return (
+            f"A default {engine.name} server runs at most {count(engine.max_num_seqs)} sequences at once (max_num_seqs), "
+            f"not {count(item.workload.streams)}."
+        )
+    if engine.chunks is None:
+        return (
+            f"A default {engine.name} server (max_num_batched_tokens {count(engine.max_num_batched_tokens)}) has no room for a "
+            f"prompt beside {count(item.workload.streams)} streams."
+        )
     if engine.splits_prompt:
         return (
             f"A default {engine.name} server (max_num_batched_tokens {count(engine.max_num_batched_tokens)}) splits this into "

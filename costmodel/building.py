@@ -6,7 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from costmodel.architecture.counts import active_parameters, checkpoint_bytes, kv_elements_per_token, total_parameters
+from costmodel.architecture.counts import (
+    active_parameters,
+    checkpoint_bytes,
+    kv_elements_per_token,
+    parameter_table,
+    total_parameters,
+)
 from costmodel.architecture.linears import Linear, layer_linears
 from costmodel.architecture.types import Attention, LayerKind
 from costmodel.deployment import Deployment
@@ -62,6 +68,10 @@ def build_textbook(deployment: Deployment, params: float | None = None) -> Textb
     architecture = deployment.architecture
     total, active = total_parameters(architecture), active_parameters(architecture)
     stored = checkpoint_bytes(architecture)
+    if deployment.replicas > 1:
+        # Whole experts are dealt to more GPUs than divide the rest: a GPU reads a replica's share of them only.
+        routed = sum(row.bytes for row in parameter_table(architecture) if row.module == "experts")
+        stored = stored - routed + routed / deployment.replicas
     share = 1 if params is None else params / total
     dtype = deployment.compute_dtype_of(main_format(architecture))
     widths: dict[Window, Value] = {}
@@ -77,8 +87,9 @@ def build_textbook(deployment: Deployment, params: float | None = None) -> Textb
         active_parameters=active * share,
         attention=tuple(widths.items()),
         peak=deployment.hardware.peaks[dtype],
+        attention_peak=deployment.hardware.peaks[deployment.attention_dtype],
         bandwidth=deployment.hardware.bandwidth,
-        gpus=max(deployment.tp, deployment.ep),
+        gpus=deployment.tp,
     )
 
 
@@ -139,9 +150,7 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
     for kind, count in zip(deployment.architecture.kinds, deployment.layer_counts, strict=True):
         key = replace(kind.attention, qkv_bias=False, output_bias=False, qk_norm="none", sinks=False, output_gate=False)
         counts[key] = counts[key] + count if key in counts else count
-    activation = deployment.activation_dtype
-    # An 8-bit cache lets the kernel multiply in 8 bits where the part can (FlashAttention-3, FlashInfer); the floor must allow it.
-    dtype = deployment.kv_dtype if deployment.kv_dtype == "fp8" and "fp8" in hardware.peaks else activation
+    dtype = deployment.attention_dtype
     suffixes = _attention_suffixes([attention.window for attention in counts])
     kernels: list[AttentionKernel] = []
     for attention, count in counts.items():
@@ -190,13 +199,17 @@ def _transfers(deployment: Deployment, rates: RateSource) -> tuple[Transfer, ...
     link = deployment.hardware.link_bandwidth
     transfers = []
     reductions: Value = 0
+    dispatches: dict[Value, Value] = {}
     for kind, count in zip(deployment.architecture.kinds, deployment.layer_counts, strict=True):
-        dispatched = ep > 1 and kind.feed_forward.kind == "moe"
+        # Within one replica every GPU holds every token, and the experts' outputs are reduced; between replicas tokens travel.
+        dispatched = deployment.replicas > 1 and kind.feed_forward.kind == "moe"
         reductions = reductions + (count if dispatched else 2 * count)
         if dispatched:
             sent = kind.feed_forward.experts_per_token * hidden_bytes * (ep - 1) / ep / tp
-            for name in ("expert_dispatch", "expert_combine"):
-                transfers.append(rates.transfer("dispatch", name, count, sent, link, ep))
+            dispatches[sent] = dispatches[sent] + count if sent in dispatches else count
+    for sent, count in dispatches.items():
+        for name in ("expert_dispatch", "expert_combine"):
+            transfers.append(rates.transfer("dispatch", name, count, sent, link, ep))
     if tp > 1:
         sent = 2 * (tp - 1) / tp * hidden_bytes  # ring: every GPU sends 2(t − 1)/t of the message
         transfers.insert(0, rates.transfer("all_reduce", "all_reduce", reductions, sent, link, tp))

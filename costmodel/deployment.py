@@ -80,6 +80,16 @@ class Deployment:
         """Attention replicas that share one set of experts: e/t, at least 1."""
         return max(self.ep // self.tp, 1)
 
+    @property
+    def attention_dtype(self) -> str:
+        """Dtype that attention multiplies in: the activations', or fp8 with an fp8 cache on a part that can.
+
+        FlashAttention-3 and FlashInfer multiply in 8 bits then, and the floor must allow it.
+        """
+        if self.kv_dtype == "fp8" and "fp8" in self.hardware.peaks:
+            return "fp8"
+        return self.activation_dtype
+
     def compute_dtype_of(self, fmt: WeightFormat) -> str:
         """Return the dtype that products with weights of ``fmt`` are computed in on this part."""
         return choose_compute_dtype(fmt, self.activation_dtype, self.compute_dtype, self.hardware.peaks)
@@ -162,6 +172,11 @@ def _deploy(
         profile.link.bandwidth_per_direction.value,
         1.0 if profile.compute_units is None else profile.compute_units.value,
     )
+    if ep > tp:
+        notes.append(
+            f"{ep // tp} attention replicas of {tp} GPU{'s' if tp > 1 else ''} share the experts; "
+            "streams and prompts are those of each replica"
+        )
     per_stage = max(tp, ep)
     if per_stage > profile.link.gpus_per_node.value:
         notes.append(

@@ -156,8 +156,11 @@ class EngineInfo(Frozen):
 
     name: str
     max_num_batched_tokens: int
+    max_num_seqs: int
+    """Sequences that it runs at once."""
     splits_prompt: bool
-    chunks: int
+    chunks: int | None
+    """Steps that it takes for the prompts; None if the streams leave no room for a prompt."""
     one_step_budget: int
     """Token budget that takes the prompts in one step beside the streams."""
 

@@ -6,7 +6,6 @@ Weights and KV bytes are exact; the other three are allowances, stated with thei
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -81,18 +80,26 @@ def stage_weight_bytes(deployment: Deployment, stage: int) -> float:
     return float(sum(row.bytes for row in rows if row.module not in elsewhere))
 
 
-def stage_kv_bytes(deployment: Deployment, stage: int, context: int | None = None, chunk: int = 0) -> float:
+def kv_blocks(tokens: int, block_tokens: int = BLOCK_TOKENS) -> int:
+    """Return the KV blocks that one sequence takes: whole ones, so its last may be partly empty."""
+    return -(-tokens // block_tokens)
+
+
+def stage_kv_bytes(
+    deployment: Deployment, stage: int, context: int | None = None, chunk: int = 0, hybrid: bool = True
+) -> float:
     """Return KV-cache bytes on one GPU of a stage: per token, or of one sequence of ``context`` tokens in whole blocks [B].
 
-    A windowed layer keeps min(context, window + chunk) tokens of a sequence, in whole blocks like any other.
+    A windowed layer keeps min(context, window + chunk) tokens of a sequence, in whole blocks like any other; all of them where the
+    engine's hybrid allocator is off.
     """
     total = 0.0
     for index, layers in Counter(stage_patterns(deployment)[stage]).items():
         attention = deployment.architecture.kinds[index].attention
         kept: float = 1
         if context is not None:
-            held = context if attention.window is None else min(context, attention.window + chunk)
-            kept = math.ceil(held / BLOCK_TOKENS) * BLOCK_TOKENS
+            held = context if attention.window is None or not hybrid else min(context, attention.window + chunk)
+            kept = kv_blocks(held) * BLOCK_TOKENS
         total += kv_elements_per_token(attention, deployment.tp) * deployment.kv_bytes * kept * layers
     return total
 

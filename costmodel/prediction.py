@@ -26,7 +26,7 @@ from costmodel.documents import (
     Workload,
 )
 from costmodel.dtypes import main_format
-from costmodel.engine import default_token_budget
+from costmodel.engine import default_max_num_seqs, default_token_budget
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import step_operators, step_times
@@ -189,12 +189,13 @@ def _workload(deployment: Deployment, load: Load) -> Workload:
 
 def _engine(deployment: Deployment, load: Load) -> EngineInfo:
     budget = default_token_budget(deployment)
-    room = max(budget - load.streams, 1)
+    room = budget - load.streams
     return EngineInfo(
         name="vLLM",
         max_num_batched_tokens=budget,
+        max_num_seqs=default_max_num_seqs(deployment),
         splits_prompt=load.one_step_budget > budget,
-        chunks=-(-load.prompt * load.prompts // room),
+        chunks=step_count(load.prompt, load.prompts, room) if room > 0 else None,
         one_step_budget=load.one_step_budget,
     )
 

@@ -91,7 +91,7 @@ def textbook_rung(textbook: Textbook, load: Load) -> Rung:
             ),
             Operator(
                 name="attention",
-                flops=spike_attention * textbook.peak,
+                flops=spike_attention * textbook.attention_peak,
                 bytes=0.0,
                 time_s=spike_attention,
                 bound="compute",

@@ -162,7 +162,10 @@ def _from_path(path: Path, text: str) -> ModelFiles:
     except (OSError, ValueError) as error:
         raise InputError(f"model {text!r}: not a usable path ({_reason(error)})") from error
     config = _read(path)
-    quant = path.with_name("hf_quant_config.json")
+    # Beside config.json lies hf_quant_config.json; beside NAME_config.json, NAME_hf_quant_config.json.
+    quant = path.with_name(path.name.removesuffix("config.json") + "hf_quant_config.json")
+    if not path.name.endswith("config.json"):
+        quant = path.with_name("hf_quant_config.json")
     parent = path.resolve().parent.name
     name = parent if path.name == "config.json" and parent else path.stem
     return ModelFiles(config, _read(quant) if quant.is_file() else None, name, f"file {path}")

@@ -19,7 +19,8 @@ class Textbook:
         weight_bytes: P·b, all weights [B].
         active_parameters: P that a token passes (all of them in a dense model).
         attention: per window, h·d_h·L_w: width of the queries summed over the layers of that window.
-        peak: F [FLOP/s].
+        peak: F of the matrix products [FLOP/s].
+        attention_peak: F of attention, which computes in the activations' dtype (or the KV cache's) [FLOP/s].
         bandwidth: W [B/s].
         gpus: GPUs that share every layer; work and weights divide by it.
     """
@@ -28,6 +29,7 @@ class Textbook:
     active_parameters: Value
     attention: tuple[tuple[Window, Value], ...]
     peak: Value
+    attention_peak: Value
     bandwidth: Value
     gpus: Value = 1
 
@@ -53,7 +55,7 @@ def textbook_attention(model: Textbook, tokens: Value, cached: Value = 0) -> Val
         area = _causal_area(cached + tokens, window)
         if not (isinstance(cached, (int, float)) and cached == 0):
             area = area - _causal_area(cached, window)
-        term = 4 * area * width / (model.peak * model.gpus)
+        term = 4 * area * width / (model.attention_peak * model.gpus)
         total = term if total is None else total + term
     return total
 

@@ -178,11 +178,15 @@ def symbolic_textbook(deployment: Deployment, params: float | None = None) -> tu
         values |= dict(zip(symbols, (layers, heads, summed / (layers * heads)), strict=True))
         attention.append((window, sympy.Mul(*symbols)))
     values |= {peak: numbers.peak, bandwidth: numbers.bandwidth}
+    attention_peak = peak
+    if numbers.attention_peak != numbers.peak:
+        attention_peak = symbol(f"F_{deployment.attention_dtype}")
+        values[attention_peak] = numbers.attention_peak
     gpus: Any = 1
     if numbers.gpus != 1:
         gpus = symbol("t")
         values[gpus] = numbers.gpus
-    return Textbook(stored, parameters, tuple(attention), peak, bandwidth, gpus), values
+    return Textbook(stored, parameters, tuple(attention), peak, attention_peak, bandwidth, gpus), values
 
 
 def _is_mixture(architecture: Architecture) -> bool:

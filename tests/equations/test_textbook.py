@@ -85,7 +85,7 @@ def test_latent_attention_counts_query_and_value_widths() -> None:
 @given(st.lists(st.integers(1, 4000), min_size=1, max_size=8), st.sampled_from([None, 1, 128, 4096]))
 def test_chunks_share_the_triangle(sizes: list[int], window: int | None) -> None:
     # Chunked prefill costs the same FLOPs on the textbook rung: the areas add up.
-    model = Textbook(16e9, 8e9, ((window, 32 * 128 * 32),), 989e12, 3.35e12)
+    model = Textbook(16e9, 8e9, ((window, 32 * 128 * 32),), 989e12, 989e12, 3.35e12)
     parts, done = 0.0, 0
     for size in sizes:
         parts += textbook_prefill(model, size, done)
@@ -97,7 +97,7 @@ def test_chunks_share_the_triangle(sizes: list[int], window: int | None) -> None
 @given(st.integers(1, 100_000), st.integers(1, 8192))
 def test_a_window_cuts_the_triangle_off(n: int, window: int) -> None:
     # ∫₀ⁿ min(x, w) dx = n²/2 up to the window, n·w − w²/2 beyond it
-    model = Textbook(16e9, 8e9, ((window, 1.0),), 1.0, 1.0)
+    model = Textbook(16e9, 8e9, ((window, 1.0),), 1.0, 1.0, 1.0)
     area = n * n / 2 if n <= window else n * window - window * window / 2
     assert textbook_attention(model, n) == pytest.approx(4 * area)
     assert textbook_attention(model, np.array([float(n)]))[0] == pytest.approx(4 * area)
