@@ -93,6 +93,9 @@ def command(
         _print_formula(made, form == "latex", values)
 
 
+_LARGEST = r"\max_{(q,\,s)}"
+
+
 def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
@@ -133,18 +136,25 @@ def _print_formula(made: Formula, latex: bool, values: bool) -> None:
     write = to_latex if latex else to_unicode
     terms = made.substituted().terms if values else made.terms
     if latex:
-        lines = [f"{item} &= {write(meaning)} \\\\" for item, meaning in reversed(made.definitions)]
+        lines = [f"{item} &= {write(meaning)} \\\\" for case in made.cases for item, meaning in case]
         lines += [f"{_latex_time(term.name)} &= {write(term.expression)} \\\\" for term in terms]
+        total = " + ".join(_latex_time(term.name) for term in terms)
+        lines.append(f"{_latex_time(made.name)} &= " + (f"{_LARGEST} ({total})" if made.cases[1:] else total))
         click.echo("\\begin{align*}\n" + "\n".join(lines) + "\n\\end{align*}")
         return
     width = max(len(term.name) for term in terms)
-    click.echo(f"{made.name} [s], {made.rung} rung: the sum of\n")
+    click.echo(f"{made.name} [s] of {made.what}, {made.rung} rung: the sum of\n")
     for term in terms:
         click.echo(f"  {term.name.ljust(width)} = {write(term.expression)}")
-    for item, meaning in reversed(made.definitions):
-        click.echo(f"  {str(item).ljust(width)} = {write(meaning)}")
+    if made.cases[1:]:
+        click.echo("\nthe larger of its values for the last full chunk and for the remainder after it:")
+    for case in made.cases:
+        if case:
+            click.echo("  " + ",  ".join(f"{item} = {write(meaning)}" for item, meaning in case))
     click.echo("\nwhere")
-    click.echo(table([_symbol_row(item, made) for item in made.arguments], left=2))
+    left = {item for term in terms for item in term.expression.free_symbols}
+    left |= {item for case in made.cases for _, meaning in case for item in meaning.free_symbols}
+    click.echo(table([_symbol_row(item, made) for item in made.arguments if item in left], left=2))
     click.echo(f"\n{made.name} = {milliseconds(made.evaluate())} ms with these values")
 
 
@@ -161,7 +171,13 @@ def _entry(item: Any) -> Any:
 
 def _symbol_row(item: Any, made: Formula) -> list[str]:
     entry = _entry(item)
-    return [str(item), entry.meaning, f"{float(made.values[item]):,.15g}", entry.unit]
+    kind = str(item).removeprefix(entry.name).strip("_").replace("_", " ")
+    return [str(item), entry.meaning + (f" ({kind})" if kind else ""), _shown(float(made.values[item])), entry.unit]
+
+
+def _shown(value: float) -> str:
+    """Return a symbol's number in full: counts with separators, ratios with what digits they have."""
+    return f"{value:,.0f}" if value % 1 == 0 else f"{value:,.6g}"
 
 
 def _print_elasticities(made: Formula, as_json: bool) -> None:
@@ -172,7 +188,9 @@ def _print_elasticities(made: Formula, as_json: bool) -> None:
         rows = [{"symbol": str(item.symbol), "elasticity": item.value} for item in found]
         echo_json({"schema": "costmodel.elasticities/1", "formula": made.name, "rung": made.rung, "elasticities": rows})
         return
-    click.echo(f"1 % more of each changes the {made.name} ({milliseconds(made.evaluate())} ms, {made.rung} rung) by\n")
+    click.echo(
+        f"1 % more of each changes the {made.name} of {made.what} ({milliseconds(made.evaluate())} ms, {made.rung} rung) by\n"
+    )
     rows_of_text = [
         [str(item.symbol), _entry(item.symbol).meaning, f"{item.value:+.3f} %"] for item in found if item.value
     ]

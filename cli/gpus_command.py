@@ -14,7 +14,7 @@ from costmodel.hardware.catalog import aliases, gpu_names, load_gpu
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.profile import GpuProfile, read_profile
 
-DTYPES = ("bf16", "fp16", "fp8", "int8", "fp4")
+DTYPES = ("fp8", "int8", "fp4")
 
 
 @click.group("gpus")
@@ -31,10 +31,11 @@ def list_gpus(as_json: bool) -> None:
         gpus = [{"profile": name, **_figures(profile)} for name, profile in profiles.items()]
         echo_json({"schema": "costmodel.gpus/1", "gpus": gpus})
         return
-    header = ["name", "part", *(f"{dtype} TFLOP/s" for dtype in DTYPES), "TB/s", "GB", "link GB/s"]
+    header = ["name", "part", "16-bit", *DTYPES, "TB/s", "GB", "link GB/s"]
     click.echo(table([_row(name, profile) for name, profile in profiles.items()], header, left=2))
     click.echo(
-        "\nPeaks are dense, link bandwidth is per direction. Other names are understood too: `costmodel gpus show h100`."
+        "\nPeaks are dense, in TFLOP/s (16-bit: bf16, or fp16 where there is no bf16); link bandwidth is per direction.\n"
+        "Other names are understood too: `costmodel gpus show h100` shows one part with its sources."
     )
 
 
@@ -91,10 +92,11 @@ def _text(path: Path) -> str:
 
 
 def _row(name: str, profile: GpuProfile) -> list[str]:
-    peaks = [profile.peak_flops.get(dtype) for dtype in DTYPES]  # type: ignore[call-overload]
+    sixteen = profile.peak_flops.get("bf16") or profile.peak_flops.get("fp16")
+    peaks = [sixteen, *(profile.peak_flops.get(dtype) for dtype in DTYPES)]  # type: ignore[call-overload]
     return [
         name,
-        profile.name,
+        profile.name.removeprefix("NVIDIA ").partition(" (")[0],
         *("–" if peak is None else f"{round(peak.value / 1e12, 1):,g}" for peak in peaks),
         f"{profile.memory_bandwidth.value / 1e12:.4g}",
         f"{profile.memory_nominal.value / 1e9:g}",

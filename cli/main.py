@@ -14,6 +14,7 @@ COMMANDS = {
     "predict": ("costmodel.cli.predict_command", "Step times, the spike of a long prompt, and who sees it."),
     "formula": ("costmodel.cli.formula_command", "The model as formulas: print, export, solve, elasticities."),
     "gpus": ("costmodel.cli.gpus_command", "Hardware profiles: list, show, check."),
+    "fit": ("costmodel.cli.fit_command", "Measurements to a calibration, with uncertainties."),
     "models": ("costmodel.cli.models_command", "Model architectures: list, show, import."),
 }
 """Command → module that defines it as ``command``, and its line in the help."""

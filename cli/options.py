@@ -44,6 +44,12 @@ class Values(ListType):
         pieces = [piece.strip() for piece in str(value).split(",")]
         if not all(pieces):
             self.fail(f"{value!r} has an empty value between commas", param, ctx)
+        if self.kind != "text" and any(len(piece) == 3 and piece[0] == "0" and piece.isdecimal() for piece in pieces):
+            self.fail(
+                f"{value!r} is read as several values; write thousands without a separator: {''.join(pieces)}",
+                param,
+                ctx,
+            )
         return [self._one(piece, param, ctx) for piece in pieces]
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
@@ -57,6 +63,8 @@ class Values(ListType):
             return None if piece.casefold() == "none" else "engine"
         if self.kind == "tokens" and piece.casefold() in PROMPT_PRESETS:
             return PROMPT_PRESETS[piece.casefold()]
+        if self.kind in ("tokens", "chunk", "whole") and piece[-1:] in ("k", "K") and piece[:-1].isdecimal():
+            return int(piece[:-1]) * 1000
         try:
             return int(piece)
         except ValueError:
@@ -129,7 +137,7 @@ def load_options(command: Command) -> Command:
                 type=Values("tokens"),
                 default="8000",
                 show_default=True,
-                help="Tokens of the long prompt, or `chat` (1,730) or `summarisation` (7,060).",
+                help="Tokens of the long prompt: 8000, 8k, `chat` (1,730) or `summarisation` (7,060).",
             ),
             click.option(
                 "--streams",

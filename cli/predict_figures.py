@@ -78,7 +78,9 @@ def _heights(prediction: Prediction, deployment: Deployment, parameters: Paramet
         loads = [replace(load, prompt=length, budget=budget) for length in prompts]
         label = "one step" if budget is None else str(budget)
         curves.append((label, [_height(parameters, changed) for changed in loads]))
-    subtitle = f"{prediction.model.name} · {prediction.gpu.name} · {prediction.headline} rung · {load.streams} streams"
+    gpus = prediction.gpu.name if prediction.gpu.count == 1 else f"{prediction.gpu.count} × {prediction.gpu.name}"
+    streams = f"{load.streams} streams" if load.streams > 1 else "1 stream"
+    subtitle = f"{prediction.model.name} · {gpus} · {prediction.headline} rung · {streams}"
     return draw_heights(prompts, curves, (load.prompt, prediction.spike.height_s), subtitle=subtitle)
 
 

@@ -25,6 +25,8 @@ def report(prediction: Prediction) -> str:
 
 def comparison(predictions: Sequence[Prediction], changing: Sequence[str]) -> str:
     """Return one table of several predictions; ``changing`` names the options that differ between them."""
+    if "chunk" not in changing and len({item.workload.chunk_tokens for item in predictions}) > 1:
+        changing = [*changing, "chunk"]  # --chunk engine is another budget on another GPU
     header = [*changing, "decode ms", "prefill ms", "spike ms", "× decode", "steps", "gaps hit", "moves", "fits"]
     rows = []
     for item in predictions:
@@ -43,11 +45,46 @@ def comparison(predictions: Sequence[Prediction], changing: Sequence[str]) -> st
             ]
         )
     first = predictions[0]
-    models = {item.model.name for item in predictions}
-    parts = [f"{first.headline} rung; {_load(first, changing)}"] + ([first.model.name] if len(models) == 1 else [])
-    text = ", ".join(reversed(parts)) + "\n\n" + table(rows, header, left=len(changing))
-    remarks = dict.fromkeys(remark for item in predictions for remark in (*item.notes, *item.warnings))
-    return text + "".join(f"\n{'' if index else chr(10)}note: {remark}" for index, remark in enumerate(remarks))
+    text = _common(first, changing) + "\n" + _load(first, changing) + f"; {_rung_name(first)}\n\n"
+    text += table(rows, header, left=len(changing)) + _LEGEND
+    remarks = [(f"note: {note}") for item in predictions for note in item.notes]
+    remarks += [
+        f"warning: {note}" for item in predictions for note in item.warnings if not note.startswith(_IN_COLUMNS)
+    ]
+    return text + "".join(f"\n{remark}" for remark in dict.fromkeys(remarks))
+
+
+_IN_COLUMNS = ("does not fit", "overload")
+_LEGEND = """
+
+  steps: mixed steps per prompt; gaps hit: share of a stream's gaps that are mixed steps; moves: statistics of the gaps that are at the
+  spike; fits: weights and KV cache of the workload in the GPU's memory
+"""
+
+
+def _common(item: Prediction, changing: Sequence[str]) -> str:
+    """Return what all rows of a table share: model, number formats, GPU, parallel sizes."""
+    parts = []
+    if "model" not in changing:
+        parts.append(item.model.name)
+    if "dtype" not in changing and "model" not in changing:
+        parts.append(f"{item.workload.dtype} weights")
+    if "gpu" not in changing:
+        parts.append(item.gpu.name if "tp" in changing else f"{item.gpu.count} × {item.gpu.name}")
+    sizes = _sizes(item)
+    if "tp" not in changing and sizes:
+        parts.append(sizes)
+    return ", ".join(parts) or "comparison"
+
+
+def _rung_name(item: Prediction) -> str:
+    return f"{item.headline} rung" + (f" ({item.calibration})" if item.calibration else "")
+
+
+def _sizes(item: Prediction) -> str:
+    work = item.workload
+    named = (("TP", work.tensor_parallel), ("PP", work.pipeline_parallel), ("EP", work.expert_parallel))
+    return ", ".join(f"{name} {value}" for name, value in named if value > 1)
 
 
 def _option(item: Prediction, name: str) -> str:
@@ -74,19 +111,11 @@ def _heading(item: Prediction) -> str:
     )
     if work.kv_dtype != work.compute_dtype or work.kv_dtype != work.dtype:
         formats += f", {work.kv_dtype} KV cache"
-    sizes = [
-        f"{name} {value}"
-        for name, value in (
-            ("TP", work.tensor_parallel),
-            ("PP", work.pipeline_parallel),
-            ("EP", work.expert_parallel),
-        )
-        if value > 1
-    ]
+    sizes = _sizes(item)
     size_text = parameters(item.model.total_parameters)
     if item.model.active_parameters != item.model.total_parameters:
         size_text += f", {parameters(item.model.active_parameters)} active"
-    gpus = f"{item.gpu.count} × {item.gpu.name}" + (f" ({', '.join(sizes)})" if sizes else "")
+    gpus = f"{item.gpu.count} × {item.gpu.name}" + (f" ({sizes})" if sizes else "")
     return f"{item.model.name} ({size_text} parameters; {formats}) on {gpus}\n{_load(item)}"
 
 
@@ -109,11 +138,15 @@ def _load(item: Prediction, changing: Sequence[str] = ()) -> str:
 def _rungs(item: Prediction) -> str:
     names = ["textbook", "roofline"] + (["calibrated"] if item.rungs.calibrated else [])
     rungs: list[Rung] = [item.rungs.get(name) for name in names]  # type: ignore[arg-type]
+    communication = []
+    if any(rung.prefill_communication_s for rung in rungs):
+        communication = [["  communication", *(milliseconds(rung.prefill_communication_s) for rung in rungs)]]
     rows = [
         ["decode step", *(milliseconds(rung.decode_step_s) for rung in rungs)],
         ["prefill, prompt alone", *(milliseconds(rung.prefill_s) for rung in rungs)],
         ["  layers' matrices", *(milliseconds(rung.prefill_linear_s) for rung in rungs)],
         ["  attention", *(milliseconds(rung.prefill_attention_s) for rung in rungs)],
+        *communication,
         ["spike: longest step", *(milliseconds(rung.spike_s) for rung in rungs)],
         ["spike in decode steps", *(f"{significant(rung.spike_ratio, 3)} ×" for rung in rungs)],
     ]
@@ -153,7 +186,7 @@ def _spike(item: Prediction) -> str:
     double = item.doubling
     third = f"Twice the prompt ({count(double.prompt_tokens)} tokens): {seconds(double.spike_s)}, {double.ratio:.3f} × as high"
     third += f" (textbook {double.textbook_ratio:.3f} ×)."
-    return f"Spike ({item.headline} rung)\n  {first}\n  {second}\n  {third}\n  {_default_server(item)}"
+    return f"Spike ({_rung_name(item)})\n  {first}\n  {second}\n  {third}\n  {_default_server(item)}"
 
 
 def _default_server(item: Prediction) -> str:
@@ -168,15 +201,14 @@ def _default_server(item: Prediction) -> str:
             f"A default {engine.name} server (max_num_batched_tokens {count(engine.max_num_batched_tokens)}) has no room for a "
             f"prompt beside {count(item.workload.streams)} streams."
         )
+    server = f"A default {engine.name} server (max_num_batched_tokens {count(engine.max_num_batched_tokens)})"
     if engine.splits_prompt:
         return (
-            f"A default {engine.name} server (max_num_batched_tokens {count(engine.max_num_batched_tokens)}) splits this into "
-            f"{engine.chunks} steps (--chunk engine); one step needs --max-num-batched-tokens {engine.one_step_budget} or more."
+            f"{server} splits this into {plural(engine.chunks, 'step')}; one step needs a budget of "
+            f"{count(engine.one_step_budget)} or more."
         )
-    return (
-        f"A default {engine.name} server (max_num_batched_tokens {count(engine.max_num_batched_tokens)}) takes this in one step; "
-        "a smaller --max-num-batched-tokens (here --chunk) lowers the spike."
-    )
+    hint = "" if item.workload.chunk_tokens is not None else " A smaller budget (--chunk) lowers the spike."
+    return f"{server} takes this in one step.{hint}"
 
 
 def _moved(item: Prediction) -> str:

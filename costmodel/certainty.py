@@ -16,6 +16,7 @@ from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import OperatorTime, step_operators
 from costmodel.equations.work import Chunk, Decodes, Work, make_work
 from costmodel.hardware.calibration import Calibration, read_calibration
+from costmodel.hardware.catalog import gpu_names, title
 from costmodel.hardware.errors import InputError
 from costmodel.rungs import Load, mixed_seconds, total_seconds
 from costmodel.spike import longest, mixed_work
@@ -40,7 +41,7 @@ def find_calibration(given: str | Path | Calibration | None, deployment: Deploym
         with suppress(OSError, ValueError):
             stamp = os.stat(path).st_mtime
         calibration = _read_cached(Path(path), stamp)
-    if calibration is not None and calibration.gpu not in (deployment.gpu, deployment.profile.name):
+    if calibration is not None and not _is_for(calibration.gpu, deployment):
         raise InputError(
             f"calibration {calibration.name!r} is for {calibration.gpu}, but the GPU is {deployment.gpu}; "
             f"use --gpu {calibration.gpu}"
@@ -48,24 +49,35 @@ def find_calibration(given: str | Path | Calibration | None, deployment: Deploym
     return calibration
 
 
+def _is_for(gpu: str, deployment: Deployment) -> bool:
+    """Tell whether a calibration of ``gpu`` fits: the same part, or a profile of the user's own that carries its name."""
+    if gpu in (deployment.gpu, deployment.profile.name):
+        return True
+    return gpu in gpu_names() and title(gpu) == deployment.profile.name
+
+
 def calibration_warnings(rates: CalibratedRates | None, rungs: dict[str, Parameters], load: Load) -> list[str]:
     """Return what the calibrated rung does not rest on data for: missing operators, and variables outside the fitted ranges."""
     if rates is None:
         return ["no calibration in use: the roofline rung is a floor, measured steps take longer"]
     found = []
-    if rates.missing:
-        found.append("not in the calibration, taken at datasheet rates: " + ", ".join(rates.missing))
+    left_out = [name for name in rates.missing if name.startswith(("elementwise", "overhead"))]
+    datasheet = [name for name in rates.missing if name not in left_out]
+    if datasheet:
+        found.append("not in the calibration, taken at datasheet rates: " + ", ".join(datasheet))
+    if left_out:
+        found.append("not in the calibration, left out, so that steps come out too short: " + ", ".join(left_out))
+    outside: dict[str, list[str]] = {}
     for step, work in _works(rungs["calibrated"], load).items():
         for operator in step_operators(rungs["calibrated"], work):
             fitted = rates.calibration.operators.get(operator.calibrated_by)
             for variable, (low, high) in (fitted.ranges if fitted else {}).items():
                 value = _variable(variable, operator, work)
                 if not low <= value <= high:
-                    found.append(
-                        f"outside the calibration: {variable} of {operator.name} in the {step} step is {value:.4g}, "
-                        f"fitted on {low:.4g} to {high:.4g}"
-                    )
-    return list(dict.fromkeys(found))
+                    what = f"{variable} = {value:.4g} in the {step} step, fitted on {low:.4g} to {high:.4g}"
+                    outside.setdefault(what, []).append(operator.name)
+    found += [f"outside the calibration: {what} ({', '.join(names)})" for what, names in outside.items()]
+    return found
 
 
 def _variable(name: str, operator: OperatorTime[Any], work: Work) -> float:
@@ -87,19 +99,31 @@ def _works(parameters: Parameters, load: Load) -> dict[str, Work]:
     }
 
 
+COVERED = 0.98
+"""Share of a step that must come from operators with known residuals before an interval is given."""
+
+
 def intervals(calibration: Calibration, rungs: dict[str, Parameters], load: Load) -> Intervals | None:
-    """Return prediction intervals: every operator's residual interval, added up as if all erred the same way (never too narrow)."""
+    """Return prediction intervals: every operator's residual interval, added up as if all erred the same way (never too narrow).
+
+    None where operators without known residuals take more than a few per cent of a step: an interval would only look certain.
+    """
     levels = [item.residuals.level for item in calibration.operators.values() if item.residuals]
     if not levels:
         return None
     bounds = {}
     for name, work in _works(rungs["calibrated"], load).items():
-        floor, low, high = total_seconds(step_operators(rungs["roofline"], work)), 0.0, 0.0
-        point = total_seconds(step_operators(rungs["calibrated"], work))
-        for operator in step_operators(rungs["calibrated"], work):
+        floor = total_seconds(step_operators(rungs["roofline"], work))
+        operators = step_operators(rungs["calibrated"], work)
+        point, covered, low, high = total_seconds(operators), 0.0, 0.0, 0.0
+        for operator in operators:
             fitted = calibration.operators.get(operator.calibrated_by)
             residuals = fitted.residuals if fitted else None
+            covered += operator.seconds if residuals else 0.0
             low += operator.seconds * (1 + (residuals.low if residuals else 0.0))
             high += operator.seconds * (1 + (residuals.high if residuals else 0.0))
-        bounds[f"{name}_s" if name != "decode" else "decode_step_s"] = (min(max(low, floor), point), max(high, point))
+        if covered < COVERED * point:
+            return None
+        key = "decode_step_s" if name == "decode" else f"{name}_s"
+        bounds[key] = (min(max(low, floor), point), max(high, point))
     return Intervals(level=min(levels), **bounds)

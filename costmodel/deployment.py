@@ -213,19 +213,14 @@ def check_parallelism(architecture: Architecture, tp: int, pp: int, ep: int) -> 
         InputError: heads, widths or experts not divisible; more stages than layers.
     """
     name = architecture.name
+    if not divides(architecture, tp, ep):
+        most = max(kind.attention.query_heads for kind in architecture.kinds)
+        possible = [size for size in range(1, most + 1) if divides(architecture, size, ep)]
+        raise InputError(
+            f"tp {tp} does not divide the heads and feed-forward widths of {name}; possible: {', '.join(map(str, possible))}"
+        )
     for kind in architecture.kinds:
-        heads, kv_heads = kind.attention.query_heads, kind.attention.kv_heads
-        divides = [n for n in range(1, heads + 1) if heads % n == 0 and (n % kv_heads == 0 or kv_heads % n == 0)]
-        if tp not in divides:
-            raise InputError(
-                f"tp {tp} does not divide the {heads} query and {kv_heads} KV heads of {name}; possible: "
-                + ", ".join(map(str, divides))
-            )
         ff = kind.feed_forward
-        widths = [ff.shared_intermediate] if ff.kind == "moe" and ep > 1 else [ff.intermediate, ff.shared_intermediate]
-        for width in widths:
-            if width % tp:
-                raise InputError(f"tp {tp} does not divide the feed-forward width {width} of {name}")
         if ep > 1 and ff.kind == "moe" and ff.experts % ep:
             close = min((n for n in range(1, ff.experts + 1) if ff.experts % n == 0), key=lambda n: abs(n - ep))
             raise InputError(
@@ -237,6 +232,18 @@ def check_parallelism(architecture: Architecture, tp: int, pp: int, ep: int) -> 
         raise InputError(f"ep {ep} needs a mixture of experts; {name} is dense, so ep must be 1")
     if ep > 1 and ep % tp:
         raise InputError(f"ep {ep} must be 1 or a multiple of tp {tp}; the nearest is {max(tp, ep // tp * tp)}")
+
+
+def divides(architecture: Architecture, tp: int, ep: int = 1) -> bool:
+    """Tell whether ``tp`` GPUs can share every layer: query heads, KV heads (or copies of them) and feed-forward widths."""
+    for kind in architecture.kinds:
+        heads, kv_heads, ff = kind.attention.query_heads, kind.attention.kv_heads, kind.feed_forward
+        if heads % tp or (tp % kv_heads and kv_heads % tp):
+            return False
+        widths = [ff.shared_intermediate] if ff.kind == "moe" and ep > 1 else [ff.intermediate, ff.shared_intermediate]
+        if any(width % tp for width in widths):
+            return False
+    return True
 
 
 def stage_layers(layers: int, stages: int) -> tuple[int, ...]:

@@ -77,6 +77,7 @@ class Rung(Frozen):
     prefill_linear_s: float
     """Of that, the layers' matrix products, without lm_head."""
     prefill_attention_s: float
+    prefill_communication_s: float
     spike_s: float
     """The longest mixed step (on the textbook rung: the prefill of the longest chunk alone, as in the lesson)."""
     spike_ratio: float

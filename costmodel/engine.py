@@ -5,6 +5,8 @@ from __future__ import annotations
 from costmodel.deployment import Deployment
 
 GIB = 2**30
+VLLM_VERSION = "0.32"
+"""Release whose defaults these are; others differ (before it, all parts of 70 GiB and more had the middle row)."""
 VLLM_SERVER_BUDGETS = ((160 * GIB, 16384), (70 * GIB, 8192), (0, 2048))
 """Default ``max_num_batched_tokens`` of ``vllm serve``: (device memory from, tokens); an A100 counts as the last row."""
 VLLM_MAX_NUM_SEQS = ((70 * GIB, 1024), (0, 256))
@@ -23,6 +25,6 @@ def default_max_num_seqs(deployment: Deployment) -> int:
 
 def _by_memory(deployment: Deployment, table: tuple[tuple[int, int], ...]) -> int:
     memory = deployment.profile.memory_visible.value
-    if deployment.gpu.startswith("a100"):
+    if "a100" in deployment.profile.name.casefold():
         return table[-1][1]
     return next(value for least, value in table if memory >= least)

@@ -26,7 +26,7 @@ from costmodel.documents import (
     Workload,
 )
 from costmodel.dtypes import main_format
-from costmodel.engine import default_max_num_seqs, default_token_budget
+from costmodel.engine import VLLM_VERSION, default_max_num_seqs, default_token_budget
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import step_operators, step_times
@@ -191,7 +191,7 @@ def _engine(deployment: Deployment, load: Load) -> EngineInfo:
     budget = default_token_budget(deployment)
     room = budget - load.streams
     return EngineInfo(
-        name="vLLM",
+        name=f"vLLM {VLLM_VERSION}",
         max_num_batched_tokens=budget,
         max_num_seqs=default_max_num_seqs(deployment),
         splits_prompt=load.one_step_budget > budget,

@@ -83,6 +83,7 @@ def textbook_rung(textbook: Textbook, load: Load) -> Rung:
         prefill_s=linear + attention,
         prefill_linear_s=linear,
         prefill_attention_s=attention,
+        prefill_communication_s=0.0,
         spike_s=spike,
         spike_ratio=spike / decode,
         operators=(
@@ -115,6 +116,7 @@ def step_rung(parameters: Parameters, load: Load) -> Rung:
         prefill_s=total_seconds(alone),
         prefill_linear_s=sum(item.seconds for item in alone if item.group in ("linear", "experts")),
         prefill_attention_s=sum(item.seconds for item in alone if item.group == "attention"),
+        prefill_communication_s=sum(item.seconds for item in alone if item.group == "communication"),
         spike_s=spike,
         spike_ratio=spike / decode_s,
         operators=_operators(step_operators(parameters, mixed_work(chunks, load.streams, load.context, windows))),

@@ -97,8 +97,9 @@ def to_python(formula: Formula) -> str:
     body = printer.doprint(formula.expression)
     arguments = ", ".join(f"{item}={float(formula.values[item])!r}" for item in formula.arguments)
     helper = PYTHON_HELPER + "\n\n" if "smooth_max(" in body else ""
-    doc = f'    """{formula.name} [s], {formula.rung} rung. {_units(formula)}"""'
-    return f"import math\n\n\n{helper}def {formula.name}_s({arguments}):\n{doc}\n    return {body}\n"
+    doc = f'    """{formula.name} [s] of {formula.what}, {formula.rung} rung.\n\n{_units(formula)}    """'
+    start = "import math\n\n\n" if "math." in body else ""
+    return f"{start}{helper}def {formula.name}_s({arguments}):\n{doc}\n    return {body}\n"
 
 
 def to_javascript(formula: Formula) -> str:
@@ -107,11 +108,12 @@ def to_javascript(formula: Formula) -> str:
     body = printer.doprint(formula.expression)
     arguments = ", ".join(f"{item} = {float(formula.values[item])!r}" for item in formula.arguments)
     helper = JS_HELPER if "smooth_max(" in body else ""
-    doc = f"// {formula.name} [s], {formula.rung} rung. {_units(formula)}"
+    about = "".join(f"\n// {line.strip()}" for line in _units(formula).splitlines())
+    doc = f"// {formula.name} [s] of {formula.what}, {formula.rung} rung.{about}"
     return f"{helper}{doc}\nfunction {formula.name}_s({{{arguments}}} = {{}}) {{\n  return {body};\n}}\n"
 
 
 def _units(formula: Formula) -> str:
-    return "; ".join(
-        f"{item}: {entry_of(str(item)).meaning} [{entry_of(str(item)).unit}]" for item in formula.arguments
-    )
+    """Return one line per argument: its meaning and unit."""
+    entries = [(item, entry_of(str(item))) for item in formula.arguments]
+    return "".join(f"    {item}: {entry.meaning} [{entry.unit}]\n" for item, entry in entries)

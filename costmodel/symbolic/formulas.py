@@ -48,22 +48,24 @@ class Formula:
         rung: which rung.
         terms: operators; the formula is their sum [s].
         values: the number of every symbol in it.
-        definitions: symbols of the terms that follow from others, e.g. q = m − D, in the order in which to replace them.
+        cases: what the chunk's symbols stand for, e.g. q = m − D; with several cases the formula is the largest of its values.
     """
 
     name: FormulaName
     rung: RungName
     terms: tuple[Term, ...]
     values: Mapping[Any, float]
-    definitions: Definitions = ()
+    cases: tuple[Definitions, ...] = ((),)
+    what: str = ""
+    """Model and GPUs."""
 
     @property
     def expression(self) -> Any:
-        """Σ terms, with the definitions put in [s]."""
+        """Σ terms, with the chunk's definitions put in; the largest of the cases [s]."""
         total = sympy.Add(*(term.expression for term in self.terms))
-        for item, meaning in self.definitions:
-            total = total.xreplace({item: meaning})
-        return total
+        return (
+            sympy.Max(*(total.xreplace(dict(case)) for case in self.cases), evaluate=False) if self.cases[1:] else total
+        )
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -73,8 +75,8 @@ class Formula:
 
     def substituted(self, keep: Collection[str] = WORKLOAD_SYMBOLS) -> Formula:
         """Return the formula with numbers for all symbols but those of the workload."""
-        numbers = {item: sympy.nsimplify(value) for item, value in self.values.items() if str(item) not in keep}
-        terms = tuple(Term(term.name, term.expression.xreplace(numbers)) for term in self.terms)
+        numbers = {item: sympy.Float(value) for item, value in self.values.items() if str(item) not in keep}
+        terms = tuple(Term(term.name, sympy.N(term.expression.xreplace(numbers), 6)) for term in self.terms)
         return replace(self, terms=terms)
 
     def evaluate(self, **changed: float) -> float:
@@ -121,11 +123,10 @@ def formula(
     if rung == "calibrated" and calibration is None:
         raise InputError("the calibrated rung needs a calibration (--calibration FILE)")
     numbers = {symbol("D"): float(load.streams), symbol("c"): float(load.context)}
-    candidates = []
-    for part, chunk_numbers, definitions in _chunks(name, load.prompt, load.streams, load.budget):
-        terms, values = _terms(deployment, name, rung, part, params, calibration)
-        candidates.append(Formula(name, rung, terms, {**numbers, **chunk_numbers, **values}, definitions))
-    return candidates[0] if len(candidates) == 1 else max(candidates, key=Formula.evaluate)
+    part, chunk_numbers, cases = _chunk(name, load.prompt, load.streams, load.budget)
+    terms, values = _terms(deployment, name, rung, part, params, calibration)
+    what = f"{deployment.architecture.name} on {deployment.gpus} × {deployment.profile.name}"
+    return Formula(name, rung, terms, {**numbers, **chunk_numbers, **values}, cases, what)
 
 
 def _terms(
@@ -193,29 +194,26 @@ def _is_mixture(architecture: Architecture) -> bool:
     return any(kind.feed_forward.kind == "moe" for kind in architecture.kinds)
 
 
-def _chunks(
+def _chunk(
     name: FormulaName, prompt: int, streams: int, budget: int | None
-) -> list[tuple[Chunk | None, dict[Any, float], Definitions]]:
-    """Return the chunk of a formula in symbols and the numbers of its symbols; two where either may make the longest step.
+) -> tuple[Chunk | None, dict[Any, float], tuple[Definitions, ...]]:
+    """Return the chunk of a formula in symbols, the numbers of its symbols, and what they stand for.
 
-    Those two are the last full chunk and the remainder after it: the remainder is shorter, but has more before it to attend to.
+    Under a token budget two chunks may make the longest step: the last full one, and the remainder after it, which is shorter but has
+    more before it to attend to. Both are right for every n, also where the whole prompt fits.
     """
     n, q, s, m, decoding = (symbol(item) for item in ("n", "q", "s", "m", "D"))
     if name == "decode":
-        return [(None, {}, ())]
+        return None, {}, ((),)
     if name == "mixed":
-        return [(Chunk(q, s), {q: float(prompt if budget is None else min(budget - streams, prompt)), s: 0.0}, ())]
-    if name == "prefill" or budget is None or prompt <= budget - streams:
-        return [(Chunk(n), {n: float(prompt)}, ())]
-    room, numbers = m - decoding, {n: float(prompt), m: float(budget)}
-    full, rest = divmod(prompt, budget - streams)
-    before = (sympy.floor(n / room) - 1) * room
-    chunks: list[tuple[Chunk | None, dict[Any, float], Definitions]]
-    chunks = [(Chunk(q, s), numbers, ((s, before), (q, room))) if full > 1 else (Chunk(q), numbers, ((q, room),))]
-    if rest:
-        done = sympy.floor(n / room) * room
-        chunks.append((Chunk(q, s), numbers, ((s, done), (q, n - done))))
-    return chunks
+        return Chunk(q, s), {q: float(prompt if budget is None else min(budget - streams, prompt)), s: 0.0}, ((),)
+    if name == "prefill" or budget is None:
+        return Chunk(n), {n: float(prompt)}, ((),)
+    room = m - decoding
+    full = sympy.floor(n / room)
+    last = ((q, sympy.Min(n, room)), (s, sympy.Max(full - 1, 0) * room))
+    remainder = ((q, n - full * room), (s, full * room))
+    return Chunk(q, s), {n: float(prompt), m: float(budget)}, (last, remainder)
 
 
 def _work(name: FormulaName, chunk: Chunk | None, windows: tuple[Window, ...]) -> Work:

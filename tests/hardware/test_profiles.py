@@ -128,6 +128,34 @@ def test_links_are_per_direction(name: str, bandwidth: float, gpus: int) -> None
     assert (link.bandwidth_per_direction.value, link.gpus_per_node.value) == (bandwidth, gpus)
 
 
+@pytest.mark.parametrize(
+    ("name", "units", "l2_mib"),
+    [
+        ("a30", 56, 24),
+        ("a10", 72, 6),
+        ("l40", 142, 96),
+        ("h100-sxm", 132, 50),
+        # Six stacks of memory instead of five bring more L2: read from the cards, not in the H100's papers.
+        ("h100-nvl", 132, 60),
+        ("h200", 132, 60),
+        ("h20", 78, 60),
+        # https://github.com/flashinfer-ai/flashinfer/pull/4445
+        ("b200", 148, 126.5),
+        ("b300", 148, 126.5),
+        ("gb200", 152, 126.5),
+    ],
+)
+def test_compute_units_and_l2(name: str, units: int, l2_mib: float) -> None:
+    figures = PROFILES[name].figures()
+    assert figures["compute_units"].value == units
+    assert figures["l2_cache"].value == l2_mib * 2**20
+
+
+@every_part
+def test_shipped_parts_leave_no_figure_out(profile: GpuProfile) -> None:
+    assert {"l2_cache", "compute_units", "power"} <= profile.figures().keys()
+
+
 def test_dtypes_the_matrix_units_have() -> None:
     fp8 = {"ada", "hopper", "blackwell", "cdna3", "cdna4"}
     for name, profile in PROFILES.items():

@@ -272,11 +272,16 @@ def test_with_a_calibration_its_keys_are_there() -> None:
     document = as_json(predict(calibration=CALIBRATION))
     assert document["headline"] == "calibrated"
     assert document["rungs"].keys() == {"textbook", "roofline", "calibrated"}
-    assert document["intervals"].keys() == {"level", "decode_step_s", "prefill_s", "spike_s"}
+    assert "intervals" not in document  # prefill attention has no residuals
     assert document["calibration"] == "synthetic"
     assert not any("no calibration" in text for text in document["warnings"])
     # prefill attention is not in this calibration: said, and taken at the datasheet's rate
     assert any("prefill_attention" in text for text in document["warnings"])
+    residuals = {"level": 0.8, "low": -0.1, "high": 0.1}
+    kernel = {"form": "smooth_roofline", "parameters": {}, "residuals": residuals}
+    known = calibration_of(dict.fromkeys(("gemm", "prefill_attention", "decode_attention"), kernel))
+    intervals = as_json(predict(calibration=known))["intervals"]
+    assert intervals.keys() == {"level", "decode_step_s", "prefill_s", "spike_s"}
 
 
 @pytest.mark.parametrize("options", [{}, {"chunk": 2048}, {"calibration": CALIBRATION}, {"pp": 2, "tp": 2}])

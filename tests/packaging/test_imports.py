@@ -12,15 +12,15 @@ HOMES = {
     "click": ("costmodel.cli",),
     "matplotlib": ("costmodel.cli",),
     "mpl_toolkits": ("costmodel.cli",),
-    "sympy": ("costmodel.symbolic",),
-    "scipy": (),
+    "sympy": ("costmodel.symbolic", "costmodel.validation.fitting"),
+    "scipy": ("costmodel.validation.fitting",),
     "vllm": (),
     "torch": (),
 }
 """Library → the packages that may import it, at whatever depth."""
 
 DEFERRED = {
-    "numpy": ("costmodel.symbolic", "costmodel.cli.figures"),
+    "numpy": ("costmodel.symbolic", "costmodel.cli.figures", "costmodel.validation"),
     "matplotlib": ("costmodel.cli.figures",),
     "mpl_toolkits": ("costmodel.cli.figures",),
     "pandas": (),

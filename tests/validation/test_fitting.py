@@ -1,0 +1,187 @@
+"""Fits recover what is known, say what the data cannot tell, and reach on silicon what they claim."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costmodel.errors import InputError
+from costmodel.hardware.calibration import read_calibration
+from costmodel.prediction import predict
+from costmodel.validation.fitting.holdout import errors_of, held_out
+from costmodel.validation.fitting.least_squares import Array, Evaluator, fit_kernel
+from costmodel.validation.fitting.models import (
+    KernelModel,
+    all_reduce_model,
+    decode_model,
+    gemm_model,
+    prefill_model,
+)
+
+F, W, SM, LINK = 989e12, 3.35e12, 132.0, 450e9
+GENERATOR = np.random.default_rng(7)
+ROWS = 800
+
+
+def powers(low: int, high: int) -> Array:
+    """Return random sizes, even on a logarithmic scale."""
+    return np.round(np.exp2(GENERATOR.uniform(np.log2(low), np.log2(high), ROWS)))
+
+
+MATRICES = {"tokens": powers(1, 32768), "inputs": powers(256, 16384), "outputs": powers(256, 32768)}
+HEADS = {"heads": powers(8, 64), "kv_heads": powers(1, 8), "head_dim": np.full(ROWS, 128.0)}
+PROMPTS = {**HEADS, "batch": powers(1, 8), "tokens": powers(64, 16384), "cached": np.zeros(ROWS)}
+READS = {**HEADS, "batch": powers(1, 256), "read": powers(16, 65536)}
+MESSAGES = {"gpus": GENERATOR.choice([2.0, 4.0, 8.0], ROWS), "message": powers(1024, 2**27)}
+
+Case = tuple[Callable[[tuple[str, ...]], KernelModel], dict[str, Array], dict[str, float]]
+CASES: dict[str, Case] = {
+    "gemm_split": (
+        lambda free: gemm_model("gemm.bf16", "gemm_split", free, F, W, 2.0),
+        MATRICES,
+        {"compute_efficiency": 0.83, "bandwidth_efficiency": 0.88, "launch_s": 2.6e-6, "sharpness": 3.3, "ramp_inputs": 150.0},
+    ),
+    "gemm_quant": (
+        lambda free: gemm_model("gemm.fp8", "gemm_quant", free, 2 * F, W, 1.0),
+        MATRICES,
+        {"compute_efficiency": 0.62, "bandwidth_efficiency": 0.87, "launch_s": 5.6e-6, "sharpness": 2.0,
+         "quantise_efficiency": 0.37, "depth_s": 6.8e-10},
+    ),
+    "prefill_tile": (
+        lambda free: prefill_model("prefill_attention.bf16", "prefill_tile", free, F, W, SM, 2.0),
+        PROMPTS,
+        {"compute_efficiency": 0.7, "bandwidth_efficiency": 0.5, "launch_s": 1.2e-5, "sharpness": 2.0, "tile_rows": 90.0, "kv_passes": 1.6},
+    ),
+    "decode_split": (
+        lambda free: decode_model("decode_attention.bf16", "decode_split", free, F, W, 2.0),
+        READS,
+        {"bandwidth_efficiency": 0.9, "launch_s": 1.1e-5, "padding_tokens": 150.0, "saturation_s": 8e-6, "saturation_tokens": 3000.0},
+    ),
+    "link_switch": (
+        lambda free: all_reduce_model("link_switch", free, LINK),
+        MESSAGES,
+        {"latency_s": 4e-6, "latency_per_log2_s": 4e-7, "bandwidth_efficiency": 0.64, "two_shot_s": 3.7e-6},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", CASES)
+def test_known_parameters_are_recovered(form: str) -> None:
+    build, data, truth = CASES[form]
+    evaluator = Evaluator(build(tuple(truth)))
+    exact = evaluator.seconds(truth, data)
+    clean = fit_kernel(evaluator, data, exact)
+    assert clean.values == pytest.approx(truth, rel=1e-4)
+    noisy = fit_kernel(evaluator, data, exact * np.exp(np.random.default_rng(1).normal(0, 0.02, ROWS)))
+    for name, value in truth.items():
+        assert abs(noisy.values[name] - value) < 4.5 * noisy.standard_errors[name] + 1e-12
+        assert noisy.standard_errors[name] < 0.5 * value
+    assert noisy.at_bound == ()
+
+
+@pytest.mark.parametrize("form", CASES)
+def test_the_jacobian_is_exact(form: str) -> None:
+    build, data, truth = CASES[form]
+    evaluator = Evaluator(build(tuple(truth)))
+    slopes = evaluator.jacobian(truth, data)
+    for column, name in enumerate(truth):
+        step = truth[name] * 1e-6
+        above = evaluator.seconds({**truth, name: truth[name] + step}, data)
+        below = evaluator.seconds({**truth, name: truth[name] - step}, data)
+        scale = evaluator.seconds(truth, data) / truth[name]
+        assert np.max(np.abs((above - below) / (2 * step) - slopes[:, column]) / scale) < 1e-5
+
+
+def test_what_the_data_do_not_determine_is_said() -> None:
+    # Large prompts only: compute binds everywhere with a sharp corner, so nothing depends on bandwidth.
+    free = ("compute_efficiency", "bandwidth_efficiency")
+    evaluator = Evaluator(gemm_model("gemm.bf16", "smooth_roofline", free, F, W, 2.0))
+    data = {
+        **MATRICES,
+        "tokens": np.full(ROWS, 16384.0),
+        "inputs": np.full(ROWS, 8192.0),
+        "outputs": powers(4096, 32768),
+    }
+    found = fit_kernel(
+        evaluator, data, evaluator.seconds({"compute_efficiency": 0.8, "bandwidth_efficiency": 0.9}, data)
+    )
+    assert found.undetermined == ("bandwidth_efficiency",)
+    assert "bandwidth_efficiency" not in found.standard_errors
+    assert found.values["compute_efficiency"] == pytest.approx(0.8)
+
+
+def test_parameters_that_cannot_be_told_apart_are_named() -> None:
+    # One message size and one number of GPUs: latency and bandwidth only appear in one sum.
+    data = {"gpus": np.full(ROWS, 2.0), "message": np.full(ROWS, 1e6) * (1 + 1e-3 * GENERATOR.uniform(size=ROWS))}
+    free = ("latency_s", "bandwidth_efficiency")
+    evaluator = Evaluator(all_reduce_model("link_switch", free, LINK))
+    seconds = evaluator.seconds({"latency_s": 4e-6, "bandwidth_efficiency": 0.6}, data)
+    found = fit_kernel(evaluator, data, seconds * np.exp(GENERATOR.normal(0, 1e-3, ROWS)))
+    assert found.indistinct == (("bandwidth_efficiency", "latency_s"),)
+
+
+def test_a_fit_below_the_floor_is_refused() -> None:
+    build, data, truth = CASES["gemm_split"]
+    evaluator = Evaluator(build(tuple(truth)))
+    exact = evaluator.seconds(truth, data)
+    with pytest.raises(InputError, match="below the physical floor in 800 rows"):
+        fit_kernel(evaluator, data, exact, floor=exact * 1.5)
+
+
+def test_data_that_cannot_be_fitted_are_refused() -> None:
+    build, data, truth = CASES["gemm_split"]
+    evaluator = Evaluator(build(tuple(truth)))
+    few = {name: column[:3] for name, column in data.items()}
+    with pytest.raises(InputError, match="3 rows cannot fit the 5 parameters"):
+        fit_kernel(evaluator, few, np.ones(3))
+    with pytest.raises(InputError, match="finite and above zero"):
+        fit_kernel(evaluator, data, np.zeros(ROWS))
+    with pytest.raises(InputError, match="no parameter 'speed'"):
+        gemm_model("gemm.bf16", "gemm_split", ("speed",), F, W, 2.0)
+
+
+def test_held_out_groups_are_whole() -> None:
+    inputs, outputs = np.repeat([256.0, 512.0, 1024.0, 4096.0], 50), np.tile([256.0, 8192.0], 100)
+    test = held_out([inputs, outputs])
+    keys = list(zip(inputs.tolist(), outputs.tolist(), strict=True))
+    left, kept = (
+        {key for key, out in zip(keys, test, strict=True) if out},
+        {key for key, out in zip(keys, test, strict=True) if not out},
+    )
+    assert left
+    assert kept
+    assert not left & kept
+
+
+def test_errors_are_counted_from_the_measurement() -> None:
+    errors = errors_of(np.array([1.1, 0.9, 1.0, 2.0]), np.ones(4))
+    assert (errors.rows, errors.median, errors.bias) == (4, pytest.approx(0.1), pytest.approx(0.05))
+    assert errors.low < 0 < errors.high
+
+
+# --- measured silicon ---------------------------------------------------------------------------------------------------
+
+LIMITS = {"h100": 0.05, "h200": 0.05, "b200": 0.06}
+"""Largest median error of bf16 matrices on held-out shapes that is accepted."""
+
+
+@pytest.mark.parametrize("gpu", LIMITS)
+def test_kernels_of_a_gpu(gpu: str, tmp_path: Path) -> None:
+    pytest.importorskip("aiconfigurator_core", reason="aiconfigurator-core is not installed (extra: silicon)")
+    from costmodel.validation.fitting.calibrate import kernel_calibration, to_toml
+    from costmodel.validation.fitting.kernels import fit_kernels
+
+    fits = {fit.operator: fit for fit in fit_kernels(gpu)}
+    assert fits["gemm.bf16"].errors.median <= LIMITS[gpu]
+    assert fits["decode_attention.bf16"].errors.median <= 0.05
+    assert all(len(fit.result.values) <= 6 for fit in fits.values())
+    calibration = kernel_calibration(gpu, "vllm", list(fits.values()), "pytest")
+    path = tmp_path / "calibration.toml"
+    path.write_text(to_toml(calibration), encoding="utf-8")
+    assert read_calibration(path) == calibration
+    answer = predict(gpu=gpu, calibration=path)
+    assert answer.rungs.calibrated is not None
+    assert answer.rungs.calibrated.spike_s > answer.rungs.roofline.spike_s
+    assert any("left out" in text for text in answer.warnings)
+    assert kernel_calibration(gpu, "vllm", list(fit_kernels(gpu)), "pytest") == calibration

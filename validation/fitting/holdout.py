@@ -1,0 +1,59 @@
+"""Held-out groups: whole shapes are left out of the fit, so that errors are those of shapes never seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+SHARE = 0.3
+"""Share of the groups that are held out."""
+LEVEL = 0.8
+"""Level of the residual interval that goes into a calibration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Errors of predictions on rows that were not fitted, as fractions of the measurement.
+
+    Attributes:
+        rows: how many.
+        median, mean, p90: of |predicted/measured − 1|.
+        bias: median of predicted/measured − 1.
+        low, high: measured/predicted − 1 at the ends of the central interval of :data:`LEVEL`.
+    """
+
+    rows: int
+    median: float
+    mean: float
+    p90: float
+    bias: float
+    low: float
+    high: float
+
+
+def held_out(groups: Sequence[NDArray[np.float64]], seed: int = 0, share: float = SHARE) -> NDArray[np.bool_]:
+    """Return True for the rows of ``share`` of the groups; a group is one combination of values of the given columns."""
+    _, member = np.unique(np.stack(groups, axis=1), axis=0, return_inverse=True)
+    member = member.reshape(-1)
+    count = int(member.max()) + 1
+    chosen = np.random.default_rng(seed).permutation(count)[: max(1, round(share * count))]
+    return np.isin(member, chosen)
+
+
+def errors_of(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> Errors:
+    """Return the errors of predictions against measurements of the same rows."""
+    signed = predicted / measured - 1
+    size = np.abs(signed)
+    low, high = np.quantile(measured / predicted - 1, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Errors(
+        len(size),
+        float(np.median(size)),
+        float(size.mean()),
+        float(np.quantile(size, 0.9)),
+        float(np.median(signed)),
+        float(low),
+        float(high),
+    )

@@ -1,0 +1,182 @@
+"""Bounded non-linear least squares on logarithms, with the exact Jacobian of the symbolic model, and what can be said of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import sympy
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from costmodel.hardware.calibration import FORMS
+from costmodel.hardware.errors import InputError
+from costmodel.symbolic.functions import HELPERS
+from costmodel.validation.fitting.models import KernelModel
+
+Array = NDArray[np.float64]
+
+STARTS = {
+    "compute_efficiency": 0.75,
+    "bandwidth_efficiency": 0.8,
+    "quantise_efficiency": 0.4,
+    "launch_s": 5e-6,
+    "sharpness": 3.0,
+    "ramp_inputs": 100.0,
+    "depth_s": 6e-10,
+    "tile_rows": 64.0,
+    "kv_passes": 2.0,
+    "padding_tokens": 100.0,
+    "saturation_s": 5e-6,
+    "saturation_tokens": 2000.0,
+    "latency_s": 5e-6,
+    "latency_per_log2_s": 3e-7,
+    "two_shot_s": 4e-6,
+}
+"""Where a fit starts, per parameter: the size that such numbers have on GPUs."""
+UPPER = {"launch_s": 1e-4, "sharpness": 50.0, "ramp_inputs": 2000.0, "latency_s": 1e-3, "tile_rows": 1024.0}
+"""Upper bounds tighter than those of the form, so that a parameter stays where it means what its name says."""
+LOSS_SCALE = 0.02
+"""Relative residual beyond which a point counts less than its square (soft L1)."""
+SEEN = 1e-6
+"""A parameter whose relative change moves no prediction by this fraction of it is not determined by the data."""
+INDISTINCT = 0.98
+"""Correlation beyond which two parameters cannot be told apart."""
+
+NUMPY = {
+    **HELPERS,
+    "Heaviside": lambda x, at_zero=0.5: np.heaviside(x, at_zero),
+    "Max": lambda *values: np.maximum.reduce(np.broadcast_arrays(*values)),
+    "Min": lambda *values: np.minimum.reduce(np.broadcast_arrays(*values)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FitResult:
+    """What a fit found.
+
+    Attributes:
+        values: fitted parameters.
+        standard_errors: those of the parameters that the data determine, from the curvature at the solution and the residuals'
+            spread.
+        correlations: correlation matrix, in the order of ``values``.
+        at_bound: parameters that sit on a bound.
+        indistinct: pairs that the data cannot tell apart.
+        undetermined: parameters that change no row; their value is where the fit started, and they have no standard error.
+        rows: points fitted.
+    """
+
+    values: dict[str, float]
+    standard_errors: dict[str, float]
+    correlations: Array
+    at_bound: tuple[str, ...]
+    indistinct: tuple[tuple[str, str], ...]
+    undetermined: tuple[str, ...]
+    rows: int
+
+
+class Evaluator:
+    """A kernel model compiled for arrays: seconds, and their derivative by every parameter."""
+
+    def __init__(self, model: KernelModel) -> None:
+        self.model = model
+        symbols = {str(item): item for item in model.expression.free_symbols}
+        shape = [symbols.get(name, sympy.Symbol(name)) for name in model.inputs]
+        fitted = [symbols.get(name, sympy.Symbol(name)) for name in model.parameters]
+        arguments = [*fitted, *shape]
+        modules = [NUMPY, "numpy"]
+        self._seconds = sympy.lambdify(arguments, model.expression, modules=modules, cse=True)
+        slopes = [sympy.diff(model.expression, item) for item in fitted]
+        self._slopes = sympy.lambdify(arguments, slopes, modules=modules, cse=True)
+
+    def seconds(self, values: Mapping[str, float], data: Mapping[str, Array]) -> Array:
+        """Return the predicted seconds of every row."""
+        numbers = [values[name] for name in self.model.parameters]
+        return np.asarray(self._seconds(*numbers, *(data[name] for name in self.model.inputs)), dtype=np.float64)
+
+    def jacobian(self, values: Mapping[str, float], data: Mapping[str, Array]) -> Array:
+        """Return ∂seconds/∂parameter, one column per parameter."""
+        numbers = [values[name] for name in self.model.parameters]
+        columns = self._slopes(*numbers, *(data[name] for name in self.model.inputs))
+        rows = len(next(iter(data.values())))
+        return np.stack([np.broadcast_to(np.asarray(column, dtype=np.float64), (rows,)) for column in columns], axis=1)
+
+
+def fit_kernel(
+    evaluator: Evaluator, data: Mapping[str, Array], seconds: Array, floor: Array | None = None
+) -> FitResult:
+    """Fit a kernel model to measured seconds.
+
+    Minimises Σ ρ(ln(T_model/T_measured)) with the soft L1 loss, every parameter within its bounds, scaled by the Jacobian.
+
+    Args:
+        evaluator: compiled model.
+        data: shape arrays by the names of the model's inputs.
+        seconds: measured [s].
+        floor: physical floor of every row [s]; a fit that goes below it anywhere is refused.
+
+    Raises:
+        InputError: fewer rows than parameters, non-positive times, or a result below the floor.
+    """
+    names = evaluator.model.parameters
+    if len(seconds) <= len(names):
+        raise InputError(f"{len(seconds)} rows cannot fit the {len(names)} parameters of {evaluator.model.operator}")
+    if not np.all(np.isfinite(seconds)) or np.any(seconds <= 0):
+        raise InputError("measured times must be finite and above zero")
+    bounds = [FORMS[evaluator.model.form][name][1:] for name in names]
+    lower = np.array(
+        [max(low, 1e-3 if name.endswith("efficiency") else low) for name, (low, _) in zip(names, bounds, strict=True)]
+    )
+    upper = np.array([min(high, UPPER.get(name, high)) for name, (_, high) in zip(names, bounds, strict=True)])
+    start = np.clip(np.array([STARTS[name] for name in names]), lower, upper)
+    scale = np.maximum(np.abs(start), 1e-30)
+
+    def values_of(point: Array) -> dict[str, float]:
+        return dict(zip(names, np.clip(point * scale, lower, upper).tolist(), strict=True))
+
+    def residuals(point: Array) -> Array:
+        return np.asarray(np.log(evaluator.seconds(values_of(point), data) / seconds))
+
+    def slopes(point: Array) -> Array:
+        values = values_of(point)
+        return np.asarray(evaluator.jacobian(values, data) * scale / evaluator.seconds(values, data)[:, None])
+
+    found = least_squares(
+        residuals, start / scale, jac=slopes, bounds=(lower / scale, upper / scale), loss="soft_l1", f_scale=LOSS_SCALE,
+        x_scale="jac", max_nfev=200,
+    )  # fmt: skip
+    values = values_of(found.x)
+    if floor is not None:
+        below = evaluator.seconds(values, data) < floor * (1 - 1e-9)
+        if np.any(below):
+            raise InputError(
+                f"the fit of {evaluator.model.operator} is below the physical floor in {int(below.sum())} rows"
+            )
+    jacobian = slopes(found.x)
+    errors, correlations = _uncertainty(jacobian, residuals(found.x))
+    undetermined = tuple(name for name, column in zip(names, jacobian.T, strict=True) if np.max(np.abs(column)) < SEEN)
+    at_bound = tuple(
+        name
+        for name, value, low, high, size in zip(names, values.values(), lower, upper, scale, strict=True)
+        if value - low < 1e-3 * size or high - value < 1e-3 * size
+    )
+    indistinct = tuple(
+        (names[i], names[j])
+        for i in range(len(names))
+        for j in range(i)
+        if abs(correlations[i, j]) > INDISTINCT and not {names[i], names[j]} & set(at_bound)
+    )
+    standard_errors = {
+        name: float(error) for name, error in zip(names, errors * scale, strict=True) if name not in undetermined
+    }
+    return FitResult(values, standard_errors, correlations, at_bound, indistinct, undetermined, len(seconds))
+
+
+def _uncertainty(jacobian: Array, residuals: Array) -> tuple[Array, Array]:
+    """Return standard errors and correlations: (JᵀJ)⁻¹·s², s from the median absolute residual, so that outliers do not inflate it."""
+    spread = 1.4826 * float(np.median(np.abs(residuals)))
+    covariance = np.linalg.pinv(jacobian.T @ jacobian) * spread**2
+    errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    safe = np.where(errors > 0, errors, 1.0)
+    return errors, np.asarray(covariance / np.outer(safe, safe))
