@@ -14,7 +14,6 @@ from costmodel.hardware.errors import InputError
 from costmodel.hardware.profile import GpuProfile
 from costmodel.validation.datasets import rules, silicon
 from costmodel.validation.datasets.formats import quantisation
-from costmodel.validation.datasets.limits import all_reduce_floor, decode_floor, gemm_floor, limits, prefill_floor
 from costmodel.validation.datasets.package import package_folder
 from costmodel.validation.datasets.tables import KernelTable
 from costmodel.validation.fitting.holdout import Errors, errors_of, held_out
@@ -29,6 +28,9 @@ from costmodel.validation.fitting.models import (
 
 MOST_ROWS = 8000
 """Rows of one fit; more change nothing in the third digit and only take time."""
+
+FEWEST_ROWS = 50
+"""An operator with fewer rows is left out of a calibration."""
 
 GEMM_SPLIT = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "ramp_inputs")
 GEMM_QUANT = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "quantise_efficiency", "depth_s")
@@ -73,12 +75,11 @@ class _Task:
     rules: tuple[rules.Rule[Any], ...]
     data: Callable[[Any], dict[str, Array]]
     groups: tuple[str, ...]
-    floor: Callable[[Any], Array]
     ranges: Callable[[Any], dict[str, Array]]
 
 
 def fit_kernels(gpu: str, engine: str = "vllm", off: Iterable[str] = (), seed: int = 0) -> Iterator[OperatorFit]:
-    """Fit every operator that has been measured on a GPU with an engine, one after the other.
+    """Fit every operator that has been measured enough on a GPU with an engine, one after the other.
 
     Args:
         gpu: name of the part.
@@ -97,15 +98,17 @@ def fit_kernels(gpu: str, engine: str = "vllm", off: Iterable[str] = (), seed: i
             table = task.read()
         except InputError:
             continue  # not measured with this engine, or in this dtype
-        found = True
-        yield _fit(task, table, tuple(off), seed)
+        fit = _fit(task, table, tuple(off), seed)
+        if fit is not None:
+            found = True
+            yield fit
     if not found:
         raise InputError(f"no kernels of {choice.name} have been measured with {engine}")
 
 
 def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
     peaks = {dtype: figure.value for dtype, figure in profile.peak_flops.items()}
-    bandwidth, part = profile.memory_bandwidth.value, limits(gpu)
+    bandwidth = profile.memory_bandwidth.value
     units = profile.compute_units.value if profile.compute_units else 1.0
     for dtype, form, free in (("bf16", "gemm_split", GEMM_SPLIT), ("fp8", "gemm_quant", GEMM_QUANT)):
         if dtype not in peaks:
@@ -117,9 +120,10 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
             rules=rules.gemm_rules(gpu),
             data=lambda table: {"tokens": table.tokens, "inputs": table.inputs, "outputs": table.outputs},
             groups=("inputs", "outputs"),
-            floor=lambda table: gemm_floor(table, part),
             ranges=lambda table: {"tokens": table.tokens},
         )
+    if "bf16" not in peaks:
+        return
     yield _Task(
         model=prefill_model(
             "prefill_attention.bf16", "prefill_tile", PREFILL_TILE, peaks["bf16"], bandwidth, units, 2.0
@@ -128,7 +132,6 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
         rules=rules.prefill_rules(gpu),
         data=lambda table: {**_heads(table), "batch": table.batch, "tokens": table.tokens, "cached": table.cached},
         groups=("heads", "kv_heads", "batch"),
-        floor=lambda table: prefill_floor(table, part),
         ranges=lambda table: {"kv_tokens": table.batch * (table.cached + table.tokens)},
     )
     yield _Task(
@@ -137,7 +140,6 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
         rules=rules.decode_rules(gpu),
         data=lambda table: {**_heads(table), "batch": table.batch, "read": table.context + 1},
         groups=("heads", "kv_heads", "batch"),
-        floor=lambda table: decode_floor(table, part),
         ranges=lambda table: {"kv_tokens": table.batch * (table.context + 1)},
     )
     yield _Task(
@@ -146,24 +148,24 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
         rules=rules.all_reduce_rules(gpu),
         data=lambda table: {"gpus": table.gpus, "message": table.bytes},
         groups=("message",),
-        floor=lambda table: all_reduce_floor(table, part),
         ranges=lambda table: {"bytes": table.bytes},
     )
 
 
-def _fit(task: _Task, table: KernelTable, off: tuple[str, ...], seed: int) -> OperatorFit:
+def _fit(task: _Task, table: KernelTable, off: tuple[str, ...], seed: int) -> OperatorFit | None:
+    """Fit one operator; None where the rules keep too few rows for it."""
     known = {rule.name for rule in task.rules}
     kept, excluded = rules.apply_rules(table, task.rules, [name for name in off if name in known])
-    if len(kept) < 50:
-        raise InputError(f"{task.model.operator}: the rules keep {len(kept)} of {len(table)} rows, too few to fit")
+    if len(kept) < FEWEST_ROWS:
+        return None
     evaluator, data = Evaluator(task.model), task.data(kept)
     test = held_out([data[name] for name in task.groups], seed)
-    trained = _fit_rows(evaluator, data, kept.seconds, task.floor(kept), ~test, seed)
+    trained = _fit_rows(evaluator, data, kept.seconds, ~test, seed)
     errors = errors_of(evaluator.seconds(trained.values, _rows(data, test)), kept.seconds[test])
     whole = task.data(table)
     unseen = ~_member(whole, _rows(data, ~test), task.groups)
     everything = errors_of(evaluator.seconds(trained.values, _rows(whole, unseen)), table.seconds[unseen])
-    final = _fit_rows(evaluator, data, kept.seconds, task.floor(kept), np.ones(len(kept), dtype=bool), seed)
+    final = _fit_rows(evaluator, data, kept.seconds, np.ones(len(kept), dtype=bool), seed)
     ranges = {name: (float(column.min()), float(column.max())) for name, column in task.ranges(kept).items()}
     return OperatorFit(
         task.model.operator,
@@ -178,14 +180,12 @@ def _fit(task: _Task, table: KernelTable, off: tuple[str, ...], seed: int) -> Op
     )
 
 
-def _fit_rows(
-    evaluator: Evaluator, data: dict[str, Array], seconds: Array, floor: Array, mask: Any, seed: int
-) -> FitResult:
+def _fit_rows(evaluator: Evaluator, data: dict[str, Array], seconds: Array, mask: Any, seed: int) -> FitResult:
     """Fit the masked rows, at most :data:`MOST_ROWS` of them."""
     rows = np.flatnonzero(mask)
     if len(rows) > MOST_ROWS:
         rows = np.random.default_rng(seed).choice(rows, MOST_ROWS, replace=False)
-    return fit_kernel(evaluator, {name: column[rows] for name, column in data.items()}, seconds[rows], floor[rows])
+    return fit_kernel(evaluator, {name: column[rows] for name, column in data.items()}, seconds[rows])
 
 
 def _rows(data: dict[str, Array], mask: Any) -> dict[str, Array]:

@@ -87,6 +87,7 @@ class Evaluator:
         arguments = [*fitted, *shape]
         modules = [NUMPY, "numpy"]
         self._seconds = sympy.lambdify(arguments, model.expression, modules=modules, cse=True)
+        self._floor = sympy.lambdify(shape, model.floor, modules=modules, cse=True)
         slopes = [sympy.diff(model.expression, item) for item in fitted]
         self._slopes = sympy.lambdify(arguments, slopes, modules=modules, cse=True)
 
@@ -94,6 +95,10 @@ class Evaluator:
         """Return the predicted seconds of every row."""
         numbers = [values[name] for name in self.model.parameters]
         return np.asarray(self._seconds(*numbers, *(data[name] for name in self.model.inputs)), dtype=np.float64)
+
+    def floor(self, data: Mapping[str, Array]) -> Array:
+        """Return the seconds of every row at datasheet rates."""
+        return np.asarray(self._floor(*(data[name] for name in self.model.inputs)), dtype=np.float64)
 
     def jacobian(self, values: Mapping[str, float], data: Mapping[str, Array]) -> Array:
         """Return ∂seconds/∂parameter, one column per parameter."""
@@ -103,9 +108,7 @@ class Evaluator:
         return np.stack([np.broadcast_to(np.asarray(column, dtype=np.float64), (rows,)) for column in columns], axis=1)
 
 
-def fit_kernel(
-    evaluator: Evaluator, data: Mapping[str, Array], seconds: Array, floor: Array | None = None
-) -> FitResult:
+def fit_kernel(evaluator: Evaluator, data: Mapping[str, Array], seconds: Array) -> FitResult:
     """Fit a kernel model to measured seconds.
 
     Minimises Σ ρ(ln(T_model/T_measured)) with the soft L1 loss, every parameter within its bounds, scaled by the Jacobian.
@@ -114,7 +117,6 @@ def fit_kernel(
         evaluator: compiled model.
         data: shape arrays by the names of the model's inputs.
         seconds: measured [s].
-        floor: physical floor of every row [s]; a fit that goes below it anywhere is refused.
 
     Raises:
         InputError: fewer rows than parameters, non-positive times, or a result below the floor.
@@ -147,12 +149,10 @@ def fit_kernel(
         x_scale="jac", max_nfev=200,
     )  # fmt: skip
     values = values_of(found.x)
-    if floor is not None:
-        below = evaluator.seconds(values, data) < floor * (1 - 1e-9)
-        if np.any(below):
-            raise InputError(
-                f"the fit of {evaluator.model.operator} is below the physical floor in {int(below.sum())} rows"
-            )
+    below = evaluator.seconds(values, data) < evaluator.floor(data) * (1 - 1e-9)
+    if np.any(below):
+        rows = int(below.sum())
+        raise InputError(f"the fit of {evaluator.model.operator} is below the physical floor in {rows} rows")
     jacobian = slopes(found.x)
     errors, correlations = _uncertainty(jacobian, residuals(found.x))
     undetermined = tuple(name for name, column in zip(names, jacobian.T, strict=True) if np.max(np.abs(column)) < SEEN)

@@ -5,18 +5,21 @@ Nothing is written twice: each model builds the operator that a prediction would
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import sympy
 
-from costmodel.equations.numerics import is_symbolic
 from costmodel.equations.parameters import AttentionKernel, Gemm, Parameters
-from costmodel.equations.rates import CalibratedRates
+from costmodel.equations.rates import CalibratedRates, DatasheetRates, RateSource
 from costmodel.equations.step import step_operators
 from costmodel.equations.work import Chunk, Window, Work, attended_pairs, chunk_kv
 from costmodel.hardware.calibration import FORMS, Calibration
 from costmodel.hardware.errors import InputError
+
+Build = Callable[[RateSource], Parameters]
+"""How an operator is built once it is known where its rates come from."""
 
 PLACEHOLDER = {"data": "being fitted", "rows": 1, "date": "2000-01-01", "command": "being fitted"}
 
@@ -29,6 +32,7 @@ class KernelModel:
         operator: key in a calibration.
         form: named form.
         expression: seconds.
+        floor: seconds at datasheet rates: the physical floor.
         parameters: names of the fitted parameters; their symbols carry the same names.
         inputs: names of the shape's symbols, in the order in which data are given.
     """
@@ -36,6 +40,7 @@ class KernelModel:
     operator: str
     form: str
     expression: Any
+    floor: Any
     parameters: tuple[str, ...]
     inputs: tuple[str, ...]
 
@@ -53,19 +58,22 @@ def gemm_model(
         weight_bytes: bytes of a weight, and of an input as the kernel reads it; outputs take 2 bytes.
     """
     tokens, inputs, outputs = (_count(name) for name in ("tokens", "inputs", "outputs"))
-    rates = _rates(operator, form, free)
     name, _, dtype = operator.partition(".")
-    gemm = Gemm(
-        name="gemm",
-        group="linear",
-        flops_per_token=2 * inputs * outputs,
-        weight_bytes=inputs * outputs * weight_bytes,
-        io_bytes_per_token=inputs * weight_bytes + outputs * 2,
-        count=1,
-        rate=rates.kernel(name, dtype, peak, bandwidth, inputs, outputs),
-    )
+
+    def build(rates: RateSource) -> Parameters:
+        gemm = Gemm(
+            name="gemm",
+            group="linear",
+            flops_per_token=2 * inputs * outputs,
+            weight_bytes=inputs * outputs * weight_bytes,
+            io_bytes_per_token=inputs * weight_bytes + outputs * 2,
+            count=1,
+            rate=rates.kernel(name, dtype, peak, bandwidth, inputs, outputs),
+        )
+        return Parameters((gemm,), (), ())
+
     work = Work(tokens, tokens, tokens, 0, {}, {}, {})
-    return _model(operator, form, free, Parameters((gemm,), (), ()), work, ("tokens", "inputs", "outputs"))
+    return _model(operator, form, free, build, work, ("tokens", "inputs", "outputs"))
 
 
 def prefill_model(
@@ -79,11 +87,8 @@ def prefill_model(
     window: Window = None,
 ) -> KernelModel:
     """Return the model of prefill attention: ``batch`` sequences of ``tokens`` after ``cached`` ones."""
-    batch, tokens, heads, kv_heads, head_dim = (
-        _count(name) for name in ("batch", "tokens", "heads", "kv_heads", "head_dim")
-    )
+    batch, tokens, heads, kv_heads, head_dim = map(_count, ("batch", "tokens", "heads", "kv_heads", "head_dim"))
     cached = sympy.Symbol("cached", nonnegative=True, integer=True)
-    kernel = _attention(operator, form, free, peak, bandwidth, units, kv_bytes, window, (heads, kv_heads, head_dim))
     work = Work(
         tokens=batch * tokens,
         rows=batch,
@@ -94,60 +99,61 @@ def prefill_model(
         decode_kv={window: 0},
         chunks=(Chunk(tokens, cached),),
     )
-    inputs = ("batch", "tokens", "cached", "heads", "kv_heads", "head_dim")
-    return _model(operator, form, free, Parameters((), (), (kernel,)), work, inputs)
+    build = _attention(operator, peak, bandwidth, units, kv_bytes, window, (heads, kv_heads, head_dim))
+    return _model(operator, form, free, build, work, ("batch", "tokens", "cached", "heads", "kv_heads", "head_dim"))
 
 
 def decode_model(
     operator: str, form: str, free: tuple[str, ...], peak: float, bandwidth: float, kv_bytes: float
 ) -> KernelModel:
     """Return the model of decode attention: ``batch`` sequences that each read ``read`` KV tokens."""
-    batch, read, heads, kv_heads, head_dim = (
-        _count(name) for name in ("batch", "read", "heads", "kv_heads", "head_dim")
-    )
-    kernel = _attention(operator, form, free, peak, bandwidth, 1, kv_bytes, None, (heads, kv_heads, head_dim))
+    batch, read, heads, kv_heads, head_dim = map(_count, ("batch", "read", "heads", "kv_heads", "head_dim"))
     work = Work(batch, batch, 0, batch, {None: 0}, {None: 0}, {None: batch * read})
-    inputs = ("batch", "read", "heads", "kv_heads", "head_dim")
-    return _model(operator, form, free, Parameters((), (), (kernel,)), work, inputs)
+    build = _attention(operator, peak, bandwidth, 1, kv_bytes, None, (heads, kv_heads, head_dim))
+    return _model(operator, form, free, build, work, ("batch", "read", "heads", "kv_heads", "head_dim"))
 
 
 def all_reduce_model(form: str, free: tuple[str, ...], link_bandwidth: float) -> KernelModel:
     """Return the model of an all-reduce of ``message`` bytes among ``gpus``."""
     gpus, message = _count("gpus"), sympy.Symbol("message", positive=True)
-    rates = _rates("all_reduce", form, free)
-    transfer = rates.transfer("all_reduce", "all_reduce", 1, 2 * (gpus - 1) / gpus * message, link_bandwidth, gpus)
-    work = Work(1, 1, 1, 0, {}, {}, {})
-    return _model("all_reduce", form, free, Parameters((), (), (), (transfer,)), work, ("gpus", "message"))
+
+    def build(rates: RateSource) -> Parameters:
+        sent = 2 * (gpus - 1) / gpus * message
+        return Parameters((), (), (), (rates.transfer("all_reduce", "all_reduce", 1, sent, link_bandwidth, gpus),))
+
+    return _model("all_reduce", form, free, build, Work(1, 1, 1, 0, {}, {}, {}), ("gpus", "message"))
 
 
 def _attention(
     operator: str,
-    form: str,
-    free: tuple[str, ...],
     peak: float,
     bandwidth: float,
     units: float,
     kv_bytes: float,
     window: Window,
     shape: tuple[Any, Any, Any],
-) -> AttentionKernel:
+) -> Build:
     heads, kv_heads, head_dim = shape
-    rates = _rates(operator, form, free)
     name, _, dtype = operator.partition(".")
-    rate = rates.kernel(name, dtype, peak, bandwidth)
     pair = 4 * heads * head_dim
-    return AttentionKernel(
-        window=window,
-        suffix="",
-        flops_per_pair=pair,
-        flops_per_kv_token=pair,
-        kv_bytes_per_token=2 * kv_heads * head_dim * kv_bytes,
-        count=1,
-        prefill_rate=rate,
-        decode_rate=rate,
-        prefill_tile=rates.prefill_tile(rate, heads * 2 * head_dim * 2, 4 * head_dim * units),
-        decode_split=rates.decode_split(rate),
-    )
+
+    def build(rates: RateSource) -> Parameters:
+        rate = rates.kernel(name, dtype, peak, bandwidth)
+        kernel = AttentionKernel(
+            window=window,
+            suffix="",
+            flops_per_pair=pair,
+            flops_per_kv_token=pair,
+            kv_bytes_per_token=2 * kv_heads * head_dim * kv_bytes,
+            count=1,
+            prefill_rate=rate,
+            decode_rate=rate,
+            prefill_tile=rates.prefill_tile(rate, heads * 2 * head_dim * 2, 4 * head_dim * units),
+            decode_split=rates.decode_split(rate),
+        )
+        return Parameters((), (), (kernel,))
+
+    return build
 
 
 def _rates(operator: str, form: str, free: tuple[str, ...]) -> CalibratedRates:
@@ -176,12 +182,12 @@ def _rates(operator: str, form: str, free: tuple[str, ...]) -> CalibratedRates:
 
 
 def _model(
-    operator: str, form: str, free: tuple[str, ...], parameters: Parameters, work: Work, inputs: tuple[str, ...]
+    operator: str, form: str, free: tuple[str, ...], build: Build, work: Work, inputs: tuple[str, ...]
 ) -> KernelModel:
-    (found,) = step_operators(parameters, work)
-    if not is_symbolic(found.seconds):
-        raise InputError(f"nothing to fit: {operator} has no free parameter")
-    return KernelModel(operator, form, found.seconds, free, inputs)
+    """Read the seconds of the one operator off, with fitted rates and at datasheet rates."""
+    (fitted,) = step_operators(build(_rates(operator, form, free)), work)
+    (floor,) = step_operators(build(DatasheetRates()), work)
+    return KernelModel(operator, form, sympy.sympify(fitted.seconds), sympy.sympify(floor.seconds), free, inputs)
 
 
 def _count(name: str) -> Any:
