@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ ENGINES = ("vllm", "sglang", "trtllm")
 @click.option(
     "--without-rule", "off", multiple=True, help="Switch off a rule of exclusion (may be given several times)."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Which shapes are held out.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Which shapes are held out.")
 @click.option(
     "--output", type=click.Path(path_type=Path), default=None, help="Write the calibration into this TOML file."
 )
@@ -105,7 +106,9 @@ def _report(name: str, fits: list[OperatorFit]) -> str:
     ]
     parts = [f"{name}: errors on held-out shapes", table(rows, header, left=2), "Parameters (± standard error)"]
     parts.append(table([_parameters(fit) for fit in fits], left=2))
-    rules = {rule: number for fit in fits for rule, number in fit.excluded.items()}
+    rules: Counter[str] = Counter()
+    for fit in fits:
+        rules.update(fit.excluded)
     parts.append("Excluded by rule: " + "; ".join(f"{rule} {number:,}" for rule, number in rules.items()))
     remarks = [f"note: {name} of {fit.operator} is at its bound" for fit in fits for name in fit.result.at_bound]
     remarks += [

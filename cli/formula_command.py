@@ -169,10 +169,16 @@ def _entry(item: Any) -> Any:
     return entry_of(str(item))
 
 
-def _symbol_row(item: Any, made: Formula) -> list[str]:
+def _meaning(item: Any) -> str:
+    """Return what a symbol means; a suffix says which of several: (bf16), (2)."""
     entry = _entry(item)
     kind = str(item).removeprefix(entry.name).strip("_").replace("_", " ")
-    return [str(item), entry.meaning + (f" ({kind})" if kind else ""), _shown(float(made.values[item])), entry.unit]
+    return f"{entry.meaning} ({kind})" if kind else str(entry.meaning)
+
+
+def _symbol_row(item: Any, made: Formula) -> list[str]:
+    entry = _entry(item)
+    return [str(item), _meaning(item), _shown(float(made.values[item])), entry.unit]
 
 
 def _shown(value: float) -> str:
@@ -191,9 +197,7 @@ def _print_elasticities(made: Formula, as_json: bool) -> None:
     click.echo(
         f"1 % more of each changes the {made.name} of {made.what} ({milliseconds(made.evaluate())} ms, {made.rung} rung) by\n"
     )
-    rows_of_text = [
-        [str(item.symbol), _entry(item.symbol).meaning, f"{item.value:+.3f} %"] for item in found if item.value
-    ]
+    rows_of_text = [[str(item.symbol), _meaning(item.symbol), f"{item.value:+.3f} %"] for item in found if item.value]
     click.echo(table(rows_of_text, left=2))
     idle = [str(item.symbol) for item in found if not item.value]
     if idle:

@@ -44,7 +44,7 @@ class Values(ListType):
         pieces = [piece.strip() for piece in str(value).split(",")]
         if not all(pieces):
             self.fail(f"{value!r} has an empty value between commas", param, ctx)
-        if self.kind != "text" and any(len(piece) == 3 and piece[0] == "0" and piece.isdecimal() for piece in pieces):
+        if self.kind != "text" and _looks_like_thousands(pieces, self.kind):
             self.fail(
                 f"{value!r} is read as several values; write thousands without a separator: {''.join(pieces)}",
                 param,
@@ -77,6 +77,15 @@ class Values(ListType):
         except (ValueError, OverflowError):
             names = {"chunk": ", 'engine' or 'none'", "tokens": ", 'chat' or 'summarisation'"}.get(self.kind, "")
             self.fail(f"{piece!r} is not a whole number{names}", param, ctx)
+
+
+def _looks_like_thousands(pieces: list[str], kind: str) -> bool:
+    """Tell whether a list looks like one number with thousands separators: 8,000 or 131,072; for tokens also 16,384."""
+    if len(pieces) < 2 or not all(piece.isdecimal() for piece in pieces):
+        return False
+    grouped = len(pieces[0]) <= 3 and all(len(piece) == 3 for piece in pieces[1:])
+    few = kind in ("tokens", "chunk") and int(pieces[0]) < 32  # nobody asks for prompts or budgets that small
+    return grouped and (few or any(piece.startswith("0") for piece in pieces[1:]))
 
 
 def deployment_options(command: Command) -> Command:

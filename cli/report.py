@@ -78,7 +78,7 @@ def _common(item: Prediction, changing: Sequence[str]) -> str:
 
 
 def _rung_name(item: Prediction) -> str:
-    return f"{item.headline} rung" + (f" ({item.calibration})" if item.calibration else "")
+    return f"{item.headline} rung" + (f", {item.calibration}" if item.calibration else "")
 
 
 def _sizes(item: Prediction) -> str:
@@ -196,15 +196,10 @@ def _default_server(item: Prediction) -> str:
             f"A default {engine.name} server runs at most {count(engine.max_num_seqs)} sequences at once (max_num_seqs), "
             f"not {count(item.workload.streams)}."
         )
-    if engine.chunks is None:
-        return (
-            f"A default {engine.name} server (max_num_batched_tokens {count(engine.max_num_batched_tokens)}) has no room for a "
-            f"prompt beside {count(item.workload.streams)} streams."
-        )
     server = f"A default {engine.name} server (max_num_batched_tokens {count(engine.max_num_batched_tokens)})"
     if engine.splits_prompt:
         return (
-            f"{server} splits this into {plural(engine.chunks, 'step')}; one step needs a budget of "
+            f"{server} splits this into {plural(engine.chunks or 0, 'step')}; one step needs a budget of "
             f"{count(engine.one_step_budget)} or more."
         )
     hint = "" if item.workload.chunk_tokens is not None else " A smaller budget (--chunk) lowers the spike."
@@ -215,7 +210,7 @@ def _moved(item: Prediction) -> str:
     moved = [name for name in PERCENTILE_NAMES if item.spike.moves[name]]
     still = [name for name in PERCENTILE_NAMES if not item.spike.moves[name]]
     return f"{_and(moved)} {'is' if len(moved) == 1 else 'are'} at the spike" + (
-        f", {_and(still)} not" if still else ""
+        f"; {_and(still)} {'does' if len(still) == 1 else 'do'} not move" if still else ""
     )
 
 

@@ -28,6 +28,8 @@ from costmodel.symbolic.functions import HELPERS
 from costmodel.symbolic.nomenclature import symbol
 
 Definitions = tuple[tuple[Any, Any], ...]
+SHOWN_DIGITS = 6
+"""Significant digits of substituted numbers."""
 WORKLOAD_SYMBOLS = ("n", "q", "s", "m", "D", "c")
 
 
@@ -76,7 +78,7 @@ class Formula:
     def substituted(self, keep: Collection[str] = WORKLOAD_SYMBOLS) -> Formula:
         """Return the formula with numbers for all symbols but those of the workload."""
         numbers = {item: sympy.Float(value) for item, value in self.values.items() if str(item) not in keep}
-        terms = tuple(Term(term.name, sympy.N(term.expression.xreplace(numbers), 6)) for term in self.terms)
+        terms = tuple(Term(term.name, _rounded(term.expression.xreplace(numbers))) for term in self.terms)
         return replace(self, terms=terms)
 
     def evaluate(self, **changed: float) -> float:
@@ -127,6 +129,16 @@ def formula(
     terms, values = _terms(deployment, name, rung, part, params, calibration)
     what = f"{deployment.architecture.name} on {deployment.gpus} × {deployment.profile.name}"
     return Formula(name, rung, terms, {**numbers, **chunk_numbers, **values}, cases, what)
+
+
+def _rounded(expression: Any) -> Any:
+    """Return the expression with every number that is not whole at :data:`SHOWN_DIGITS`, inside functions too."""
+    evaluated = sympy.N(expression)
+    shown = {
+        number: sympy.Integer(int(number)) if number == int(number) else sympy.Float(number, SHOWN_DIGITS)
+        for number in evaluated.atoms(sympy.Float)
+    }
+    return evaluated.xreplace(shown)
 
 
 def _terms(

@@ -48,7 +48,7 @@ ENTRIES = (
     Entry("P", "P", "parameters", "parameters of the model"),
     Entry("P_a", "P_a", "parameters", "active parameters of a mixture of experts"),
     Entry("b", "b", "B", "bytes per weight, averaged over the model"),
-    Entry("L", "L", "layers", "layers (of one kind)", integer=True),
+    Entry("L", "L", "layers", "layers", integer=True),
     Entry("d", "d", "–", "hidden size", integer=True),
     Entry("h", "h", "heads", "query heads", integer=True),
     Entry("h_kv", "h_{kv}", "heads", "KV heads", integer=True),

@@ -27,10 +27,12 @@ sharpness = { value = 3.7 }
 
 [operators.gemm]
 form = "smooth_roofline"
+residuals = { level = 0.8, low = -0.2, high = 0.25 }
 parameters = { compute_efficiency = { value = 0.7 }, bandwidth_efficiency = { value = 0.8 } }
 
 [operators.experts]
 form = "smooth_roofline"
+residuals = { level = 0.8, low = -0.15, high = 0.2 }
 
 [operators.experts.parameters]
 compute_efficiency = { value = 0.55 }
@@ -50,10 +52,12 @@ parameters = { bandwidth_efficiency = { value = 0.85 }, launch_s = { value = 1e-
 
 [operators.elementwise]
 form = "elementwise"
+residuals = { level = 0.8, low = -0.3, high = 0.3 }
 parameters = { passes = { value = 11.0 }, bandwidth_efficiency = { value = 0.75 }, launch_s = { value = 2e-6 } }
 
 [operators.all_reduce]
 form = "link"
+residuals = { level = 0.8, low = -0.1, high = 0.2 }
 
 [operators.all_reduce.parameters]
 latency_s = { value = 5e-6 }
@@ -62,18 +66,22 @@ bandwidth_efficiency = { value = 0.7 }
 
 [operators.dispatch]
 form = "link"
+residuals = { level = 0.8, low = -0.1, high = 0.2 }
 parameters = { latency_s = { value = 1e-5 }, bandwidth_efficiency = { value = 0.5 }, imbalance = { value = 1.3 } }
 
 [operators.pipeline]
 form = "link"
+residuals = { level = 0.8, low = -0.1, high = 0.2 }
 parameters = { latency_s = { value = 8e-6 } }
 
 [operators."overhead.graph"]
 form = "overhead"
+residuals = { level = 0.8, low = -0.5, high = 0.5 }
 parameters = { per_step_s = { value = 3e-4 }, graph_multiple = { value = 8 } }
 
 [operators."overhead.eager"]
 form = "overhead"
+residuals = { level = 0.8, low = -0.5, high = 0.5 }
 parameters = { per_layer_s = { value = 4e-5 }, per_step_s = { value = 1e-3 } }
 """
 

@@ -198,6 +198,14 @@ CASES = (
     ("predict --prompt ,", "--prompt", "empty"),
     ("predict --prompt 8000,0", "prompt must be at least 1", "not 0"),
     ("predict --prompt 8_0_0.5", "'8_0_0.5' is not a whole number"),
+    ("predict --prompt 8,000", "--prompt", "'8,000'", "several values", "without a separator: 8000"),
+    ("predict --prompt 1,000,000", "'1,000,000'", "without a separator: 1000000"),
+    ("predict --streams 1,024", "--streams", "'1,024'", "without a separator: 1024"),
+    ("predict --chunk 2,048", "--chunk", "'2,048'", "without a separator: 2048"),
+    ("predict --prompt k", "'k' is not a whole number"),
+    ("predict --prompt 1.5k", "'1.5k' is not a whole number"),
+    ("predict --prompt=-8k", "'-8k' is not a whole number"),
+    ("predict --prompt 0k", "prompt must be at least 1", "not 0"),
     (f"predict --prompt {MANY}", "2,001 configurations", "2,000", "step_times"),
     # the rest of the workload
     ("predict --streams 0", "streams must be at least 1", "not 0"),
@@ -234,7 +242,8 @@ CASES = (
     ("predict extra", "extra"),
     ("predct", "no command 'predct'", "did you mean predict"),
     ("gpu", "no command 'gpu'", "did you mean gpus"),
-    ("xyz", "no command 'xyz'", "predict, formula, gpus, models"),
+    ("xyz", "no command 'xyz'", "predict, formula, gpus, fit, models"),
+    ("fitt", "no command 'fitt'", "did you mean fit"),
     ("--promt 8000", "--promt"),
     # figures
     ("predict --figure timelin", "'timelin'", "'timeline'"),
@@ -395,5 +404,11 @@ def test_values_at_the_edge_are_taken() -> None:
     assert document("predict --prompt 1 --streams 1 --context 0 --every 1e-9 --json")["spike"]["overload"] is True
     assert document("predict --prompt 1e8 --json")["workload"]["prompt_tokens"] == 100_000_000
     assert document("predict --prompt 8_000 --json")["workload"]["prompt_tokens"] == 8000
+    for spelling in ("8k", "8K"):
+        assert document(f"predict --prompt {spelling} --json")["workload"]["prompt_tokens"] == 8000
+    found = document("predict --streams 1k --context 2k --chunk 9k --json")["workload"]
+    assert (found["streams"], found["context_tokens"], found["chunk_tokens"]) == (1000, 2000, 9000)
+    several = document("predict --prompt 1k,100,2k --json")["predictions"]
+    assert [item["workload"]["prompt_tokens"] for item in several] == [1000, 100, 2000]
     assert document("predict --gpu v100 --dtype fp16 --json")["workload"]["compute_dtype"] == "fp16"
     assert document("predict --chunk none --json")["workload"]["chunk_tokens"] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable
@@ -89,7 +90,8 @@ def python_function(code: str) -> Callable[..., float]:
     space: dict[str, Any] = {}
     exec(code, space)  # the export is what is tested
     [function] = [value for name, value in space.items() if name.endswith("_s")]
-    assert re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE) == ["math"]
+    imports = re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE)
+    assert imports == (["math"] if "math." in code.replace("import math", "") else [])
     return function  # type: ignore[no-any-return]
 
 
@@ -150,6 +152,42 @@ def test_a_chunked_spike_follows_the_prompt(rung: RungName, prompt: int, calibra
     assert made.evaluate() == pytest.approx(expected, rel=ROUNDING)
 
 
+@pytest.mark.parametrize("rung", ["textbook", "roofline", "calibrated"])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_chunked_spike_is_right_for_every_workload(
+    model: str,
+    rung: RungName,
+    calibration: costmodel.Calibration,
+    javascript: Callable[..., float],
+    made_formula: Made,
+) -> None:
+    """One export follows prompts below, at and above the room, and other budgets and streams."""
+    case = Case(model, rung, chunk=2048)
+    made = made_formula(case)
+    assert len(made.cases) == 2
+    function, code = python_function(to_python(made)), to_javascript(made)
+    names = {str(item) for item in made.arguments}
+    for prompt, budget, streams, context in WORKLOADS:
+        given = {"n": prompt, "m": budget, "D": streams, "c": context}
+        given = {name: value for name, value in given.items() if name in names}
+        expected = predicted(case, calibration, prompt=prompt, chunk=budget, streams=streams, context=context)
+        assert function(**given) == pytest.approx(expected, rel=ROUNDING)
+        assert javascript(code, **given) == pytest.approx(expected, rel=ROUNDING)
+
+
+WORKLOADS = (
+    *((prompt, 2048, 32, 500) for prompt in (1, 100, 2015, 2016, 2017, 4031, 4032, 4033, 6047, 8000)),
+    (8000, 33, 32, 500),
+    (100, 512, 100, 0),
+    (412, 512, 100, 3000),
+    (413, 512, 100, 3000),
+    (30_000, 4096, 1, 9000),
+    (30_000, 16_384, 200, 9000),
+    (30_000, 100_000, 200, 9000),
+)
+"""Prompt, token budget, streams and context: the room of the budget is what the streams leave of it."""
+
+
 @pytest.mark.parametrize("model", ["Llama-3.1-8B", "gpt-oss-20b"])
 def test_the_mixed_step_is_that_of_step_times(
     model: str, calibration: costmodel.Calibration, javascript: Callable[..., float]
@@ -181,6 +219,22 @@ def test_the_command_prints_the_exports(javascript: Callable[..., float]) -> Non
     ]
 
 
+@pytest.mark.parametrize("options", ["decode --rung textbook", "spike", "spike --chunk 2048"])
+def test_exports_say_what_their_arguments_are(options: str) -> None:
+    symbols = {item["name"]: item for item in document(f"formula {options} --json")["symbols"]}
+    name = options.partition(" ")[0]
+    python = printed(f"formula {options} --python")
+    assert python.startswith("import math\n\n\n" if "--chunk" in options else f"def {name}_s(")
+    rung = "textbook" if "textbook" in options else "roofline"
+    about = [f"{name} [s] of Llama-3.1-8B on 1 × NVIDIA H100 SXM5 80GB, {rung} rung."]
+    lines = [f"{key}: {item['meaning']} [{item['unit']}]" for key, item in symbols.items()]
+    function = python_function(python)
+    assert inspect.cleandoc(function.__doc__ or "").splitlines() == [*about, "", *lines]
+    assert list(inspect.signature(function).parameters) == list(symbols)
+    comments = [line for line in printed(f"formula {options} --js").splitlines() if line.startswith("//")]
+    assert comments == [f"// {line}" for line in (*about, *lines)]
+
+
 def test_the_calibrated_command(calibration_file: Path) -> None:
     path = str(calibration_file)
     found = document(["formula", "decode", "--json", "--calibration", path])
@@ -190,15 +244,36 @@ def test_the_calibrated_command(calibration_file: Path) -> None:
     assert "smooth_max(" in printed(["formula", "decode", "--calibration", path])
 
 
+CHUNKS = """
+the larger of its values for the last full chunk and for the remainder after it:
+  q = min(n, m - D),  s = (m - D)·max(0, ⌊n/(m - D)⌋ - 1)
+  q = n - (m - D)·⌊n/(m - D)⌋,  s = (m - D)·⌊n/(m - D)⌋
+
+where
+"""
+
+
 @pytest.mark.parametrize(
     ("options", "shown"),
     [
-        ("decode --rung textbook", ("decode [s], textbook rung", "weights = P·b/W", "4.794 ms with these values")),
+        (
+            "decode --rung textbook",
+            (
+                "decode [s] of Llama-3.1-8B on 1 × NVIDIA H100 SXM5 80GB, textbook rung: the sum of\n",
+                "weights = P·b/W",
+                "4.794 ms with these values",
+            ),
+        ),
+        (
+            "decode --tp 4 --model Llama-3.1-70B",
+            ("decode [s] of Llama-3.1-70B on 4 × NVIDIA H100 SXM5 80GB, roofline",),
+        ),
         ("decode --rung textbook --params 8e9", ("8,000,000,000", "4.776 ms with these values")),
         ("prefill --rung textbook --params 8e9", ("2·P·n/F", "2·L·d_h·h·n²/F", "146.4 ms")),
         ("spike", ("max(", "n·(n + 1)", "131.3 ms with these values", "dense peak")),
-        ("spike --chunk 2048", ("q  ", "= n - (m - D)·⌊n/(m - D)⌋", "= (m - D)·⌊n/(m - D)⌋")),
-        ("spike --chunk 4000", ("q  ", "= m - D\n")),
+        ("spike --chunk 2048", (CHUNKS, "(D + q)", "q·(q/2 + s + 1/2)", "36.21 ms with these values")),
+        ("spike --chunk 4000", (CHUNKS, "69.92 ms with these values")),
+        ("spike --chunk 9000", (CHUNKS, "131.3 ms with these values")),
         ("mixed --chunk 512", ("q", "s", "480")),
         ("spike --values", ("n", "D")),
     ],
@@ -211,24 +286,73 @@ def test_the_printed_formula(options: str, shown: tuple[str, ...]) -> None:
     assert "*" not in text
 
 
-def test_every_symbol_is_explained_with_its_value() -> None:
+NUMBER = r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+
+
+def words_of(text: str) -> tuple[set[str], set[str]]:
+    """Return the symbols and functions in the formulas of a page, and those that its table explains."""
+    formulas, _, table = text.partition("\nwhere\n")
+    explained = {line.split()[0] for line in table.splitlines() if line.startswith("  ")}
+    right = (item for line in formulas.splitlines()[1:] for item in re.findall(r" = (.+?)(?:,  |$)", line))
+    return {
+        word for item in right for word in re.findall(r"[^\W\d]\w*", re.sub(NUMBER, "", item).replace("²", ""))
+    }, explained
+
+
+@pytest.mark.parametrize("options", ["", "--chunk 2048", "--rung textbook --chunk 2048"])
+def test_every_symbol_is_explained_with_its_value(options: str) -> None:
     for model in ("Llama-3.1-8B", "gpt-oss-20b", "DeepSeek-V2-Lite"):
-        text = printed(f"formula spike --model {model}")
-        formulas, _, table = text.partition("\nwhere\n")
-        explained = {line.split()[0] for line in table.splitlines() if line.startswith("  ")}
-        words = {word for line in formulas.splitlines() for word in re.findall(r"[^\W\d]\w*", line.partition("=")[2])}
-        assert words - {"max", "min"} == explained
+        words, explained = words_of(printed(f"formula spike --model {model} {options}"))
+        chunk = {"q", "s"} if "--chunk" in options else set()
+        assert words - {"max", "min"} - chunk == explained
 
 
-def test_known_values_are_substituted_on_request(made_formula: Made) -> None:
-    text = printed("formula spike --values")
-    formulas = text.partition("\nwhere\n")[0].splitlines()[2:]
-    words = {word for line in formulas for word in re.findall(r"[^\W\d]\w*", line.partition("=")[2])}
-    assert words == {"max", "n", "D", "c"}
-    for rung in ("textbook", "roofline", "calibrated"):
-        made = made_formula(Case("Llama-3.1-8B", rung))
-        assert made.substituted().evaluate() == pytest.approx(made.evaluate(), rel=ROUNDING)
-        assert {str(item) for item in made.substituted().arguments} <= {"n", "D", "c"}
+def test_numbers_of_symbols_are_in_full(calibration_file: Path) -> None:
+    """What has a suffix is told apart by it."""
+    text = printed(["formula", "spike", "--model", "gpt-oss-20b", "--calibration", str(calibration_file)])
+    rows = {
+        line.split()[0]: re.split(r" {2,}", line.strip())[1:] for line in text.splitlines() if line.startswith("  ")
+    }
+    assert rows["F"] == ["dense peak at the operator's compute dtype", "989,000,000,000,000", "FLOP/s"]
+    assert rows["b_w"][1:] == ["0.53125", "B"]
+    assert rows["b_w_bf16"] == ["bytes per weight of a module, scales included (bf16)", "2", "B"]
+    assert rows["e_c_gemm_bf16"] == ["compute efficiency in (0, 1], fitted (gemm bf16)", "0.81", "–"]
+    assert rows["t_0_gemm_bf16"][0].endswith(" (gemm bf16)")
+    assert float(rows["t_0_gemm_bf16"][1]) == 4e-6
+    assert rows["V"][1:] == ["201,088", "entries"]
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ("spike", {"n", "D", "c"}),
+        ("spike --rung textbook", {"n"}),
+        ("decode", {"D", "c"}),
+        ("spike --chunk 2048", {"n", "D", "c", "m"}),
+        ("mixed --chunk 2048", {"q", "s", "D", "c"}),
+    ],
+)
+def test_known_values_are_substituted_on_request(options: str, left: set[str]) -> None:
+    words, explained = words_of(printed(f"formula {options} --values"))
+    assert words - {"max", "min", *(("q", "s") if options == "spike --chunk 2048" else ())} == explained == left
+
+
+@pytest.mark.parametrize("rung", ["textbook", "roofline", "calibrated"])
+@pytest.mark.parametrize("chunk", [None, 2048])
+def test_substituted_numbers_have_six_digits(
+    rung: RungName, chunk: int | None, made_formula: Made, calibration_file: Path
+) -> None:
+    made = made_formula(Case("Llama-3.1-8B", rung, chunk=chunk))
+    assert made.substituted().evaluate() == pytest.approx(made.evaluate(), rel=1e-5)
+    assert {str(item) for item in made.substituted().arguments} <= {"n", "D", "c", "m"}
+    budget = ["--chunk", str(chunk)] if chunk else []
+    text = printed(["formula", "spike", "--values", "--rung", rung, "--calibration", str(calibration_file), *budget])
+    terms = [line.partition(" = ")[2] for line in text.split("\n\n")[1].splitlines()]
+    assert len(terms) == len(made.terms)
+    numbers = [number for term in terms for number in re.findall(NUMBER, term)]
+    assert any("." in number for number in numbers)
+    for number in numbers:
+        assert len(number.partition("e")[0].replace(".", "").strip("0")) <= 6
 
 
 def balanced(text: str) -> bool:
@@ -249,10 +373,18 @@ def test_latex_is_one_aligned_block(options: str) -> None:
     text = printed(f"formula {options} --latex")
     assert text.startswith("\\begin{align*}\n")
     assert text.endswith("\\end{align*}\n")
-    for line in text.splitlines()[1:-1]:
+    *lines, total = text.splitlines()[1:-1]
+    for line in lines:
         assert line.count("&=") == 1
-        assert line.endswith(r"\\")
+        assert line.endswith(r" \\")
         assert balanced(line)
+    assert balanced(total)
+    terms = [left for left in (line.partition(" &=")[0] for line in lines) if left.startswith("t_")]
+    left, _, right = total.partition(" &= ")
+    assert left == rf"t_{{\mathrm{{{options.partition(' ')[0]}}}}}"
+    chunked = "--chunk" in options
+    assert right == (rf"\max_{{(q,\,s)}} ({' + '.join(terms)})" if chunked else " + ".join(terms))
+    assert [line[0] for line in lines[: len(lines) - len(terms)]] == (["q", "s", "q", "s"] if chunked else [])
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -331,7 +463,8 @@ def test_the_strongest_comes_first() -> None:
     values = [abs(item["elasticity"]) for item in document("formula spike --elasticities --json")["elasticities"]]
     assert values == sorted(values, reverse=True)
     text = printed("formula decode --elasticities")
-    assert text.startswith("1 % more of each changes the decode (5.153 ms, roofline rung) by")
+    what = "Llama-3.1-8B on 1 × NVIDIA H100 SXM5 80GB"
+    assert text.startswith(f"1 % more of each changes the decode of {what} (5.153 ms, roofline rung) by\n")
     assert "no effect: F" in text
 
 
@@ -403,4 +536,5 @@ def test_all_formulas_on_all_rungs_print(calibration_file: Path) -> None:
     for name in FORMULA_NAMES:
         for rung in ("textbook", "roofline", "calibrated"):
             text = printed(["formula", name, "--rung", rung, "--calibration", str(calibration_file)])
-            assert text.startswith(f"{name} [s], {rung} rung: the sum of")
+            what = "Llama-3.1-8B on 1 × NVIDIA H100 SXM5 80GB"
+            assert text.startswith(f"{name} [s] of {what}, {rung} rung: the sum of\n")

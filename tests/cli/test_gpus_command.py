@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,30 @@ from tests.cli.samples import CALIBRATION, GPU_PROFILE
 
 def test_the_list_has_every_part() -> None:
     text = printed("gpus list")
-    rows = {line.split()[0]: line for line in text.splitlines() if line.startswith("  ")}
-    for name in gpu_names():
+    header, _, *rows = (re.split(r" {2,}", line.strip()) for line in text.partition("\n\n")[0].splitlines())
+    assert header == ["name", "part", "16-bit", "fp8", "int8", "fp4", "TB/s", "GB", "link GB/s"]
+    assert [row[0] for row in rows] == list(gpu_names())
+    for name, part, *peaks, bandwidth, memory, link in rows:
         profile, _ = load_gpu(name)
-        assert profile.name in rows[name]
-        assert f"{profile.memory_nominal.value / 1e9:g}" in rows[name]
-        assert rows[name].endswith(profile.link.kind)
-    assert "dense" in text
+        assert part == profile.name.removeprefix("NVIDIA ").partition(" (")[0]
+        known = {str(dtype): figure for dtype, figure in profile.peak_flops.items()}
+        figures = [known.get("bf16", known.get("fp16")), *(known.get(dtype) for dtype in ("fp8", "int8", "fp4"))]
+        for cell, figure in zip(peaks, figures, strict=True):
+            assert cell == ("–" if figure is None else f"{round(figure.value / 1e12, 1):,g}")
+        assert float(bandwidth) == pytest.approx(profile.memory_bandwidth.value / 1e12, rel=1e-3)
+        assert memory == f"{profile.memory_nominal.value / 1e9:g}"
+        assert link == f"{profile.link.bandwidth_per_direction.value / 1e9:g} {profile.link.kind}"
+    assert "Peaks are dense, in TFLOP/s (16-bit: bf16, or fp16 where there is no bf16)" in text
+    assert "link bandwidth is per direction" in text
+
+
+def test_parts_of_the_list_are_told_apart() -> None:
+    """Without brackets and vendor the parts still have names of their own."""
+    rows = [re.split(r" {2,}", line.strip()) for line in printed("gpus list").partition("\n\n")[0].splitlines()[2:]]
+    assert len({row[1] for row in rows}) == len(rows)
+    by_name = {row[0]: row[2:6] for row in rows}
+    assert by_name["t4"] == ["65", "–", "130", "–"]
+    assert by_name["h100-sxm"] == ["989", "1,979", "1,979", "–"]
 
 
 def test_the_list_as_a_document() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import costmodel
 from costmodel.cli.main import COMMANDS, main
 from costmodel.cli.text import milliseconds, percent, seconds, significant
 from tests.cli.runner import SCRIPT, document, parse, printed, run, script
+from tests.cli.samples import CALIBRATION
 
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("", {}),
@@ -52,7 +54,29 @@ def test_the_calibrated_document_is_that_of_the_api(calibration_file: Path, cali
     for name in ("decode_step_s", "prefill_s", "spike_s"):
         low, high = found["intervals"][name]
         assert found["rungs"]["roofline"][name] <= low < found["rungs"]["calibrated"][name] < high
-    assert any("outside the calibration: tokens of qkv_proj" in text for text in found["warnings"])
+    outside = [text for text in found["warnings"] if text.startswith("outside the calibration")]
+    layers = "fitted on 1 to 4096 (qkv_proj, o_proj, gate_up_proj, down_proj)"
+    assert outside == [  # one for each step and variable, not one for each operator
+        f"outside the calibration: tokens = 8000 in the prefill step, {layers}",
+        f"outside the calibration: tokens = 8032 in the spike step, {layers}",
+    ]
+    assert not any("not in the calibration" in text for text in found["warnings"])
+
+
+def test_what_the_calibration_lacks_is_said(own_folder: Path) -> None:
+    """Missing kernels run at datasheet rates; what only a calibration knows is left out. Neither leaves a certain answer."""
+    lacking = re.sub(r"\[operators\.(elementwise|\"overhead\.\w+\"|prefill_attention)\]\n(?:.+\n)+", "", CALIBRATION)
+    (own_folder / "lacking.toml").write_text(lacking, encoding="utf-8")
+    found = document("predict --calibration lacking.toml --json")
+    datasheet, left_out, *_ = found["warnings"]
+    assert datasheet == "not in the calibration, taken at datasheet rates: prefill_attention.bf16"
+    names = "elementwise, overhead.graph, overhead.eager"
+    assert left_out == f"not in the calibration, left out, so that steps come out too short: {names}"
+    assert "intervals" not in found  # prefill attention takes more than 2 % of the spike
+    text = printed("predict --calibration lacking.toml")
+    assert "intervals" not in text
+    for warning in found["warnings"]:
+        assert f"warning: {warning}" in text
 
 
 def test_the_document_has_its_schema_and_no_nulls_but_the_chunk() -> None:
@@ -117,6 +141,7 @@ def test_the_report_shows_the_numbers_of_the_document(model: str, options: str) 
     for rung in found["rungs"].values():
         for name in ("decode_step_s", "prefill_s", "prefill_linear_s", "prefill_attention_s", "spike_s"):
             assert milliseconds(rung[name]) in text
+        assert rung["prefill_communication_s"] == 0
         assert f"{significant(rung['spike_ratio'], 3)} ×" in text
     best, spike = found["rungs"]["roofline"], found["spike"]
     for operator in (*best["operators"], *best["decode_operators"]):
@@ -141,11 +166,33 @@ def test_the_exact_part_is_named() -> None:
     assert "is taken as" not in text
 
 
+@pytest.mark.parametrize("options", ["--tp 4", "--pp 2", "--model gpt-oss-20b --tp 2 --ep 2"])
+def test_time_on_the_link_has_a_row(options: str) -> None:
+    found, text = document(f"predict {options} --json")["rungs"], printed(f"predict {options}")
+    [row] = [line.split()[1:] for line in text.splitlines() if line.startswith("    communication ")]
+    assert row == [milliseconds(found[rung]["prefill_communication_s"]) for rung in ("textbook", "roofline")]
+    roofline = found["roofline"]
+    assert found["textbook"]["prefill_communication_s"] == 0 < roofline["prefill_communication_s"]
+    parts = ("prefill_linear_s", "prefill_attention_s", "prefill_communication_s")
+    assert sum(roofline[name] for name in parts) < roofline["prefill_s"]
+    assert "communication" not in printed("predict")
+
+
 def test_what_a_default_server_does() -> None:
-    assert "max_num_batched_tokens 8,192) takes this in one step" in printed("predict --prompt 8000 --gpu h100")
+    engine = document("predict --json")["engine"]
+    assert engine["name"] == "vLLM 0.32"
+    text = printed("predict --prompt 8000 --gpu h100")
+    assert "A default vLLM 0.32 server (max_num_batched_tokens 8,192) takes this in one step. A smaller budget" in text
+    text = printed("predict --prompt 8000 --gpu h100 --chunk 8192")
+    assert "max_num_batched_tokens 8,192) takes this in one step.\n" in text
     text = printed("predict --prompt 8000 --gpu a100")
-    assert "max_num_batched_tokens 2,048) splits this into 4 steps (--chunk engine)" in text
-    assert "--max-num-batched-tokens 8032 or more" in text
+    assert "A default vLLM 0.32 server (max_num_batched_tokens 2,048) splits this into 4 steps;" in text
+    assert "one step needs a budget of 8,032 or more." in text
+    text = printed("predict --streams 1025")
+    assert "A default vLLM 0.32 server runs at most 1,024 sequences at once (max_num_seqs), not 1,025." in text
+    assert "max_num_batched_tokens" not in text
+    assert "(max_num_seqs), not 257." in printed("predict --streams 257 --gpu a100")
+    assert "max_num_seqs" not in printed("predict --streams 256 --gpu a100")
     assert document("predict --prompt 8000 --gpu a100 --chunk engine --json")["spike"]["chunks"] == 4
     assert document("predict --prompt 8000 --gpu a100 --chunk 8032 --json")["spike"]["chunks"] == 1
 
@@ -170,13 +217,15 @@ def test_overload_is_said() -> None:
     text = printed("predict --every 0.1")
     assert "Overload: the next prompt comes after 0.1 s, before this one is done" in text
     assert "warning: overload" in text
-    assert "all: overload" in printed("predict --every 0.1 --gpu h100,a100")
+    text = printed("predict --every 0.1 --gpu h100,a100")
+    assert text.count("all: overload") == text.count("overload") == 2
     assert document("predict --every 0.1 --json")["spike"]["fraction_of_gaps"] == 1.0
 
 
 def test_who_sees_it() -> None:
-    assert "max is at the spike, p50, p99 and p99.9 not" in printed("predict --every 10")
-    assert "p99.9 and max are at the spike, p50 and p99 not" in printed("predict --every 2")
+    assert "max is at the spike; p50, p99 and p99.9 do not move." in printed("predict --every 10")
+    assert "p99.9 and max are at the spike; p50 and p99 do not move." in printed("predict --every 2")
+    assert "p99, p99.9 and max are at the spike; p50 does not move." in printed("predict --every 0.4")
     moves = document("predict --every 0.4 --json")["spike"]["moves"]
     assert moves == {"p50": False, "p99": True, "p99.9": True, "max": True}
 
@@ -193,7 +242,10 @@ def test_what_does_not_fit_is_said() -> None:
     text = printed("predict --model Llama-3.1-70B")
     assert "DOES NOT FIT" in text
     assert "use more GPUs (--tp)" in text
-    assert "no" in printed("predict --model Llama-3.1-70B --tp 1,4").splitlines()[4].split()
+    table = printed("predict --model Llama-3.1-70B --tp 1,4")
+    rows = [line.split() for line in table.splitlines() if line[:4].strip().isdecimal()]
+    assert [(row[0], row[-1]) for row in rows] == [("1", "no"), ("4", "yes")]
+    assert "does not fit" not in table
 
 
 def test_a_forced_dtype_is_said() -> None:
@@ -210,16 +262,51 @@ def test_stages_of_a_pipeline_are_said() -> None:
 def test_the_comparison_is_a_table_of_all() -> None:
     options = "--prompt 4000,8000,16000 --gpu h100,a100"
     lines = printed(f"predict {options}").splitlines()
-    assert lines[0].startswith("Llama-3.1-8B, ")
-    assert lines[2].split()[:2] == ["gpu", "prompt"]
-    rows = lines[4:10]
+    assert lines[0] == "Llama-3.1-8B, bf16 weights"
+    assert lines[1] == "32 streams at context 500, in one step, every 10 s; roofline rung"
+    assert re.split(r" {2,}", lines[3].strip()) == ["gpu", "prompt", *COLUMNS]
+    rows = lines[5:11]
     for row, item in zip(rows, document(f"predict --json {options}")["predictions"], strict=True):
         best = item["rungs"]["roofline"]
         cells = row.split()
         assert cells[0] == item["gpu"]["profile"]
         assert cells[1] == f"{item['workload']['prompt_tokens']:,}"
         assert cells[2:5] == [milliseconds(best[name]) for name in ("decode_step_s", "prefill_s", "spike_s")]
-    assert lines[10] == ""
+        assert cells[5] == significant(best["spike_ratio"], 3)
+        assert cells[6] == str(item["spike"]["chunks"])
+        assert "".join(cells[7:-2]).startswith(percent(item["spike"]["fraction_of_gaps"]).replace(" ", ""))
+        assert cells[-1] == "yes"
+    legend = " ".join(" ".join(lines[11:]).partition("note:")[0].split())
+    assert re.findall(r"([\w ]+):", legend) == ["steps", " gaps hit", " moves", " fits"]
+
+
+COLUMNS = ("decode ms", "prefill ms", "spike ms", "× decode", "steps", "gaps hit", "moves", "fits")
+
+
+@pytest.mark.parametrize(
+    ("options", "heading"),
+    [
+        ("--gpu h100,a100", "Llama-3.1-8B, bf16 weights"),
+        ("--prompt 1k,2k", "Llama-3.1-8B, bf16 weights, 1 × NVIDIA H100 SXM5 80GB"),
+        ("--prompt 1k,2k --tp 4", "Llama-3.1-8B, bf16 weights, 4 × NVIDIA H100 SXM5 80GB, TP 4"),
+        ("--tp 1,2", "Llama-3.1-8B, bf16 weights, NVIDIA H100 SXM5 80GB"),
+        ("--dtype bf16,fp8", "Llama-3.1-8B, 1 × NVIDIA H100 SXM5 80GB"),
+        ("--model Llama-3.1-8B,Llama-3.2-1B", "1 × NVIDIA H100 SXM5 80GB"),
+        ("--model Llama-3.1-8B,Llama-3.2-1B --gpu h100,a100", "comparison"),
+    ],
+)
+def test_the_comparison_says_what_its_rows_share(options: str, heading: str) -> None:
+    assert printed(f"predict {options}").splitlines()[0] == heading
+
+
+def test_the_comparison_shows_budgets_that_differ() -> None:
+    """``--chunk engine`` is one option and another budget on every part."""
+    lines = printed("predict --chunk engine --gpu h100,a100").splitlines()
+    assert re.split(r" {2,}", lines[3].strip())[:2] == ["gpu", "chunk"]
+    assert [line.split()[1] for line in lines[5:7]] == ["8,192", "2,048"]
+    lines = printed("predict --chunk engine --gpu h100,h200").splitlines()
+    assert re.split(r" {2,}", lines[3].strip())[:2] == ["gpu", "decode ms"]
+    assert "at most 8,192 tokens per step" in lines[1]
 
 
 def test_the_comparison_names_every_remark_once() -> None:
@@ -231,8 +318,10 @@ def test_the_comparison_names_every_remark_once() -> None:
 def test_the_calibrated_report(calibration_file: Path) -> None:
     text = printed(["predict", "--calibration", str(calibration_file)])
     assert "textbook  roofline  calibrated" in text
-    assert "Spike (calibrated rung)" in text
+    assert re.search(r"^Spike \(calibrated rung\W+synthetic\)+$", text, re.MULTILINE)
     assert "80% intervals of the calibrated rung [ms]: decode " in text
+    table = printed(["predict", "--gpu", "h100", "--prompt", "1k,2k", "--calibration", str(calibration_file)])
+    assert re.search(r"; calibrated rung, synthetic$", table.splitlines()[1])
     assert "is a floor" not in text
 
 

@@ -85,7 +85,7 @@ def test_the_page_of_documents_names_every_key(repo_root: Path, own_folder: Path
         assert f"costmodel.{kind}/1" in text
         missing = {key for key in keys(found) if key not in ("schema", "rung", "formula") and f"`{key}`" not in text}
         assert not missing
-    for kind in ("gpus", "gpu", "models", "model"):
+    for kind in ("gpus", "gpu", "models", "model", "fit"):
         assert f"`costmodel.{kind}/1`" in text
 
 

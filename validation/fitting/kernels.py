@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from costmodel.hardware.catalog import load_gpu
-from costmodel.hardware.errors import InputError
+from costmodel.hardware.errors import InputError, unknown_name
 from costmodel.hardware.profile import GpuProfile
 from costmodel.validation.datasets import rules, silicon
 from costmodel.validation.datasets.formats import quantisation
-from costmodel.validation.datasets.package import package_folder
+from costmodel.validation.datasets.package import available, package_folder
 from costmodel.validation.datasets.tables import KernelTable
 from costmodel.validation.fitting.holdout import Errors, errors_of, held_out
 from costmodel.validation.fitting.least_squares import Array, Evaluator, FitResult, fit_kernel
@@ -92,18 +92,26 @@ def fit_kernels(gpu: str, engine: str = "vllm", off: Iterable[str] = (), seed: i
     """
     profile, choice = load_gpu(gpu)
     package_folder()  # says what to install where the measurements are missing
-    found = False
-    for task in _tasks(profile, choice.name, engine):
+    found, skipped = False, tuple(off)
+    tasks = list(_tasks(profile, choice.name, engine))
+    known = {rule.name for task in tasks for rule in task.rules}
+    for name in skipped:
+        if name not in known:
+            raise unknown_name("rule", name, known, "known: " + ", ".join(sorted(known)))
+    for task in tasks:
         try:
             table = task.read()
         except InputError:
             continue  # not measured with this engine, or in this dtype
-        fit = _fit(task, table, tuple(off), seed)
+        fit = _fit(task, table, skipped, seed)
         if fit is not None:
             found = True
             yield fit
     if not found:
-        raise InputError(f"no kernels of {choice.name} have been measured with {engine}")
+        measured = sorted({item.gpu for item in available() if item.engine == engine})
+        raise InputError(
+            f"no kernels of {choice.name} have been measured with {engine}; measured: {', '.join(measured)}"
+        )
 
 
 def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:

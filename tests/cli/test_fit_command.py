@@ -1,0 +1,189 @@
+"""``costmodel fit``: refusals in one line, and a calibration of measured kernels that ``predict`` reads."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import costmodel
+from costmodel.cli.text import count, percent
+from costmodel.hardware.calibration import read_calibration
+from tests.cli.runner import document, parse, printed, refusal, run, script
+
+MEASURED = importlib.util.find_spec("aiconfigurator_core") is not None
+silicon = pytest.mark.skipif(not MEASURED, reason="needs aiconfigurator-core (extra silicon)")
+KERNELS = ["gemm.bf16", "gemm.fp8", "prefill_attention.bf16", "decode_attention.bf16", "all_reduce"]
+
+
+@pytest.fixture
+def without_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the extra is not installed."""
+    found = importlib.util.find_spec
+
+    def find(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if name == "aiconfigurator_core" else found(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+
+
+def test_the_help_says_what_it_needs_and_does() -> None:
+    text = printed("fit --help")
+    assert "llm-costmodel[silicon]" in text
+    for name in ("--gpu", "--engine [vllm|sglang|trtllm]", "--without-rule", "--seed", "--output", "--force", "--json"):
+        assert name in text
+    assert "\n  fit " in printed("--help")
+
+
+def test_without_the_measurements_it_says_what_to_install(without_measurements: None, own_folder: Path) -> None:
+    for options in ("", "--json", "--output h100.toml", "--engine sglang"):
+        message = refusal(f"fit --gpu h100 {options}")
+        assert "aiconfigurator-core" in message
+        assert "pip install 'llm-costmodel[silicon]'" in message
+    assert list(own_folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "fragments"),
+    [
+        ("", ("--gpu",)),
+        ("--gpu h10O", ("unknown GPU 'h10O'", "did you mean h100")),
+        ("--gpu ''", ("GPU name is empty",)),
+        ("--gpu h100 --engine vlm", ("--engine", "'vlm'", "'vllm'", "'sglang'", "'trtllm'")),
+        ("--gpu h100 --dataset kernel", ("--dataset", "'kernel'", "'kernels'")),
+        ("--gpu h100 --seed x", ("--seed", "'x'")),
+        ("--gpu h100 --output there.toml", ("there.toml exists", "--force")),
+        ("--gpu h100 --output folder", ("folder", "is a folder")),
+        ("--gpu h100 --output missing/h100.toml", ("missing", "does not exist")),
+        ("--gpu h100 extra", ("extra",)),
+        ("--gpu h100 --sed 1", ("--sed", "--seed")),
+    ],
+)
+def test_wrong_input_is_refused_in_one_line(options: str, fragments: tuple[str, ...], own_folder: Path) -> None:
+    (own_folder / "there.toml").write_text("precious", encoding="utf-8")
+    (own_folder / "folder").mkdir()
+    message = refusal(f"fit {options}")
+    for fragment in fragments:
+        assert fragment in message
+    assert sorted(path.name for path in own_folder.iterdir()) == ["folder", "there.toml"]
+    assert (own_folder / "there.toml").read_text(encoding="utf-8") == "precious"
+
+
+@silicon
+@pytest.mark.parametrize(
+    ("options", "fragments"),
+    [
+        ("--gpu l4", ("l4", "vllm", "measured")),
+        ("--gpu l4 --engine sglang", ("l4", "sglang")),
+        ("--gpu mi300x", ("mi300x", "vllm")),
+        ("--gpu v100", ("v100", "vllm")),
+        ("--gpu t4", ("t4", "vllm")),
+        ("--gpu h100 --seed=-1", ("seed", "-1")),
+        ("--gpu h100 --without-rule narow", ("narow", "narrow")),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused_in_one_line(
+    options: str, fragments: tuple[str, ...], own_folder: Path
+) -> None:
+    message = refusal(f"fit {options} --output new.toml")
+    for fragment in fragments:
+        assert fragment in message
+    assert list(own_folder.iterdir()) == []
+
+
+@silicon
+def test_a_fit_is_written_and_predicts(own_folder: Path) -> None:
+    result = run("fit --gpu h100 --output h100.toml")
+    assert result.exit_code == 0, result.stderr or result.exception
+    calibration = read_calibration(own_folder / "h100.toml")
+    assert result.stderr == f"wrote h100.toml: {calibration.name}\n"
+    assert result.stdout.startswith(f"{calibration.name}: errors on held-out shapes\n")
+    assert (calibration.gpu, calibration.engine) == ("h100-sxm", "vllm")
+    assert list(calibration.operators) == KERNELS
+    assert all(item.residuals and item.ranges for item in calibration.operators.values())
+    assert calibration.provenance.command == "costmodel fit --dataset kernels --gpu h100-sxm --engine vllm --seed 0"
+    assert printed("gpus check h100.toml") == f"h100.toml: calibration {calibration.name} of h100-sxm is valid\n"
+    found = document("predict --calibration h100.toml --json")
+    assert (found["headline"], found["calibration"]) == ("calibrated", calibration.name)
+    for name in ("decode_step_s", "prefill_s", "spike_s"):
+        low, high = found["intervals"][name]
+        assert found["rungs"]["roofline"][name] < low < found["rungs"]["calibrated"][name] < high
+    # The floor is beaten by no kernel, and none is twice as slow as the datasheet has it.
+    assert 1 < found["rungs"]["calibrated"]["prefill_s"] / found["rungs"]["roofline"]["prefill_s"] < 2
+    assert any("left out" in text and "overhead.graph" in text for text in found["warnings"])
+
+
+@silicon
+def test_the_document_is_what_the_report_shows(own_folder: Path) -> None:
+    found = document("fit --gpu h100 --json")
+    assert (found["schema"], found["gpu"], found["engine"]) == ("costmodel.fit/1", "h100-sxm", "vllm")
+    assert [item["operator"] for item in found["operators"]] == KERNELS
+    text = printed("fit --gpu h100")
+    for item in found["operators"]:
+        row, parameters = (line for line in text.splitlines() if line.startswith(f"  {item['operator']}  "))
+        cells = [item["form"], count(item["rows"]), count(sum(item["excluded"].values()))]
+        cells += [percent(item["held_out"][name]) for name in ("median", "mean", "p90")]
+        assert [cell for cell in cells if cell not in row] == []
+        assert percent(item["held_out_all_rows"]["median"]) in row
+        assert 0 < item["held_out"]["median"] <= item["held_out"]["p90"] < 1
+        assert item["standard_errors"].keys() <= item["parameters"].keys()
+        for name in item["parameters"]:
+            assert f"{name} " in parameters
+        size = len(item["correlations"])
+        assert all(len(line) == size for line in item["correlations"])
+    rules = Counter[str]()
+    for item in found["operators"]:
+        rules.update(item["excluded"])
+    [excluded] = [line for line in text.splitlines() if line.startswith("Excluded by rule: ")]
+    assert sorted(excluded.removeprefix("Excluded by rule: ").split("; ")) == sorted(
+        f"{rule} {number:,}" for rule, number in rules.items()
+    )
+    assert list(own_folder.iterdir()) == []
+
+
+@silicon
+def test_the_document_is_strict_json_where_parameters_are_at_their_bounds() -> None:
+    found = document("fit --gpu b200 --engine trtllm --json")
+    text = printed("fit --gpu b200 --engine trtllm")
+    marked = [(name, item["operator"]) for item in found["operators"] for name in item["at_bound"]]
+    assert marked
+    for name, operator in marked:
+        assert f"note: {name} of {operator} is at its bound" in text
+
+
+@silicon
+def test_with_a_file_the_document_is_still_all_there_is_on_stdout(own_folder: Path) -> None:
+    found = script("fit --gpu h100 --json --output h100.toml")
+    assert (found.returncode, found.stderr) == (0, "wrote h100.toml: h100-sxm vllm, kernels\n")
+    assert parse(found.stdout) == document("fit --gpu h100 --json")
+    assert costmodel.predict(calibration=own_folder / "h100.toml").headline == "calibrated"
+
+
+@silicon
+def test_an_existing_file_needs_force(own_folder: Path) -> None:
+    path = own_folder / "h100.toml"
+    path.write_text("precious", encoding="utf-8")
+    assert "h100.toml exists; use --force" in refusal("fit --gpu h100 --output h100.toml")
+    assert path.read_text(encoding="utf-8") == "precious"
+    assert run("fit --gpu h100 --output h100.toml --force").exit_code == 0
+    assert read_calibration(path).gpu == "h100-sxm"
+
+
+@silicon
+def test_rules_and_the_seed_change_the_fit() -> None:
+    def gemm(options: str) -> Any:
+        return document(f"fit --gpu h100 --json {options}")["operators"][0]
+
+    plain, all_rows, other = gemm(""), gemm("--without-rule narrow"), gemm("--seed 1")
+    assert plain == gemm("--seed 0")
+    assert plain["excluded"]["narrow"] > 0
+    assert "narrow" not in all_rows["excluded"] or not all_rows["excluded"]["narrow"]
+    assert all_rows["rows"] > plain["rows"] == other["rows"]
+    assert other["held_out"] != plain["held_out"]
+    assert other["parameters"]["compute_efficiency"] == pytest.approx(
+        plain["parameters"]["compute_efficiency"], rel=0.02
+    )
