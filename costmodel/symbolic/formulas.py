@@ -65,9 +65,8 @@ class Formula:
     def expression(self) -> Any:
         """Σ terms, with the chunk's definitions put in; the largest of the cases [s]."""
         total = sympy.Add(*(term.expression for term in self.terms))
-        return (
-            sympy.Max(*(total.xreplace(dict(case)) for case in self.cases), evaluate=False) if self.cases[1:] else total
-        )
+        values = [total.xreplace(dict(case)) for case in self.cases]
+        return sympy.Max(*values, evaluate=False) if values[1:] else values[0]
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -84,7 +83,7 @@ class Formula:
     def evaluate(self, **changed: float) -> float:
         """Return its value in seconds, with some symbols (by name) changed."""
         arguments = self.arguments
-        function = sympy.lambdify(arguments, self.expression, modules=[HELPERS, "math"])
+        function = sympy.lambdify(arguments, self.expression, modules=[HELPERS, "math"], cse=True)
         return float(function(*(float(changed.get(str(item), self.values[item])) for item in arguments)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -23,17 +23,19 @@ class Elasticity:
 def elasticities(formula: Formula) -> list[Elasticity]:
     """Return x/T·∂T/∂x for every symbol of a formula, the strongest first.
 
-    Where an operator sits exactly on the corner of its roofline, the two one-sided derivatives are averaged.
+    A chunked spike is differentiated in the case that makes the longest step, with the number of chunks before it as it is. Where an
+    operator sits exactly on the corner of its roofline, the two one-sided derivatives are averaged.
     """
+    longest = max((replace(formula, cases=(case,)) for case in formula.cases), key=Formula.evaluate)
+    expression = longest.expression.replace(sympy.floor, lambda inner: sympy.Float(math.floor(_number(inner, formula))))
     arguments = formula.arguments
     numbers = [float(formula.values[item]) for item in arguments]
-    # The number of chunks before the longest one does not change with a small change of anything.
-    expression = formula.expression.replace(sympy.floor, lambda inner: sympy.Float(math.floor(_number(inner, formula))))
-    total = formula.evaluate()
-    found = []
-    for item, number in zip(arguments, numbers, strict=True):
-        derivative = sympy.lambdify(arguments, sympy.diff(expression, item), modules=[HELPERS, "math"])
-        found.append(Elasticity(item, float(derivative(*numbers)) * number / total))
+    slopes = [sympy.diff(expression, item) for item in arguments]
+    total, *values = sympy.lambdify(arguments, [expression, *slopes], modules=[HELPERS, "math"], cse=True)(*numbers)
+    found = [
+        Elasticity(item, float(slope) * number / total)
+        for item, number, slope in zip(arguments, numbers, values, strict=True)
+    ]
     return sorted(found, key=lambda elasticity: (-abs(elasticity.value), str(elasticity.symbol)))
 
 

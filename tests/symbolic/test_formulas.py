@@ -19,6 +19,7 @@ from costmodel.errors import InputError
 from costmodel.prediction import predict
 from costmodel.symbolic.export import to_python
 from costmodel.symbolic.formulas import FORMULA_NAMES, formula
+from costmodel.symbolic.nomenclature import symbol
 from costmodel.symbolic.sensitivity import elasticities
 from tests.strategies import calibration_of, deployment_of, examples
 
@@ -90,3 +91,16 @@ def test_two_formats_of_one_name_have_two_symbols() -> None:
     parameters = build_parameters(deployment)
     times = step_times(parameters, make_work(decodes=[Decodes(32, 500)], windows=parameters.windows))
     assert formula(deployment, "decode").evaluate() == pytest.approx(times.total, rel=1e-12)
+
+
+@pytest.mark.parametrize(("prompt", "chunk"), [(8064, 2048), (8191, 4128), (1000, 2048), (16_000, 512)])
+def test_elasticities_of_a_chunked_spike(prompt: int, chunk: int) -> None:
+    # In the longest chunk, which may be the last full one or the remainder: against central differences.
+    made = formula(deploy("Llama-3.1-8B", "a100"), "spike", prompt=prompt, chunk=chunk)
+    found = {str(item.symbol): item.value for item in elasticities(made)}
+    for name in ("F", "W", "h", "d_ff", "c"):
+        step = made.values[symbol(name)] * 1e-6
+        slope = made.evaluate(**{name: made.values[symbol(name)] + step}) - made.evaluate(
+            **{name: made.values[symbol(name)] - step}
+        )
+        assert found[name] == pytest.approx(slope / 2e-6 / made.evaluate(), abs=1e-6)
