@@ -20,6 +20,7 @@ ENGINES = ("vllm", "sglang", "trtllm")
 GOALS = {
     "gemm.bf16": 5.0,
     "gemm.fp8": 9.0,
+    "gemm.fp4": 9.0,
     "prefill_attention.bf16": 5.0,
     "decode_attention.bf16": 5.0,
     "all_reduce": 5.0,

@@ -34,6 +34,8 @@ FEWEST_ROWS = 50
 
 GEMM_SPLIT = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "ramp_inputs")
 GEMM_QUANT = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "quantise_efficiency", "depth_s")
+MATRICES = (("bf16", "gemm_split", GEMM_SPLIT), ("fp8", "gemm_quant", GEMM_QUANT), ("nvfp4", "gemm_quant", GEMM_QUANT))
+"""Tables of matrices that are fitted, by the format their weights are stored in, and the form that each takes."""
 PREFILL_TILE = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "tile_rows", "kv_passes")
 DECODE_SPLIT = ("bandwidth_efficiency", "launch_s", "padding_tokens", "saturation_s", "saturation_tokens")
 LINK_SWITCH = ("latency_s", "latency_per_log2_s", "bandwidth_efficiency", "two_shot_s")
@@ -118,13 +120,14 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
     peaks = {dtype: figure.value for dtype, figure in profile.peak_flops.items()}
     bandwidth = profile.memory_bandwidth.value
     units = profile.compute_units.value if profile.compute_units else 1.0
-    for dtype, form, free in (("bf16", "gemm_split", GEMM_SPLIT), ("fp8", "gemm_quant", GEMM_QUANT)):
-        if dtype not in peaks:
+    for stored, form, free in MATRICES:
+        kind = quantisation(stored)
+        if kind.compute not in peaks:
             continue
-        width = quantisation(dtype).weights.bytes_per_weight
+        width = kind.weights.bytes_per_weight
         yield _Task(
-            model=gemm_model(f"gemm.{dtype}", form, free, peaks[dtype], bandwidth, width),
-            read=partial(silicon.gemm, gpu, engine, dtype),
+            model=gemm_model(f"gemm.{kind.compute}", form, free, peaks[kind.compute], bandwidth, width),
+            read=partial(silicon.gemm, gpu, engine, stored),
             rules=rules.gemm_rules(gpu),
             data=lambda table: {"tokens": table.tokens, "inputs": table.inputs, "outputs": table.outputs},
             groups=("inputs", "outputs"),
