@@ -67,12 +67,12 @@ def _one(figure: str, prediction: Prediction, options: dict[str, Any]) -> Figure
 
 
 def _heights(prediction: Prediction, deployment: Deployment, parameters: Parameters, load: Load) -> Figure:
-    """Draw heights for one step and for token budgets that leave room beside the streams, the asked budget among them."""
+    """Draw heights for one step and for token budgets that leave room beside the streams, down to the asked one."""
     limit = deployment.architecture.max_positions or PROMPTS[-1]
     prompts = sorted({length for length in PROMPTS if length <= max(limit, load.prompt)} | {load.prompt})
     budgets = [budget for budget in BUDGETS if budget > load.streams]
-    if load.budget is not None and load.budget not in budgets:
-        budgets = sorted([*budgets[:-1], load.budget], reverse=True)
+    if load.budget is not None:  # the title compares one step with the lowest curve: the budget that was asked for
+        budgets = [budget for budget in budgets if budget > load.budget] + [load.budget]
     curves = []
     for budget in (None, *budgets):
         loads = [replace(load, prompt=length, budget=budget) for length in prompts]

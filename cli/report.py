@@ -186,7 +186,15 @@ def _spike(item: Prediction) -> str:
     double = item.doubling
     third = f"Twice the prompt ({count(double.prompt_tokens)} tokens): {seconds(double.spike_s)}, {double.ratio:.3f} × as high"
     third += f" (textbook {double.textbook_ratio:.3f} ×)."
-    return f"Spike ({_rung_name(item)})\n  {first}\n  {second}\n  {third}\n  {_default_server(item)}"
+    return (
+        f"Spike ({_rung_name(item)})\n  {first}\n  {second}\n  {third}\n  {_default_server(item)}{_first_token(item)}"
+    )
+
+
+def _first_token(item: Prediction) -> str:
+    if item.workload.prompts > 1 or item.spike.overload:
+        return ""
+    return f"\n  The prompt's own first token comes after {seconds(item.spike.duration_s)}, where it need not queue."
 
 
 def _default_server(item: Prediction) -> str:
