@@ -9,7 +9,7 @@ kernels and add. Pipeline stages follow one another for one token, so they add a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from costmodel.equations.numerics import Value, ceil, maximum, minimum, smooth_max
 from costmodel.equations.parameters import AttentionKernel, OperatorGroup, Parameters, Rate, Transfer
@@ -19,9 +19,8 @@ T = TypeVar("T")
 Bound = Literal["compute", "memory", "link", "latency"]
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorTime(Generic[T]):
-    """One operator in one step.
+class OperatorTime(NamedTuple, Generic[T]):
+    """One operator in one step. A tuple, because a step makes a dozen of them and must stay quick.
 
     Attributes:
         name, group: what it is.
