@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+import costmodel
 from costmodel.hardware.calibration import Calibration, read_calibration
-from tests.cli.samples import CALIBRATION
+from tests.cli.samples import CALIBRATION, FILES, FOLDERS, LINKS, Case, Made
 
 
 @pytest.fixture(autouse=True)
@@ -35,3 +37,26 @@ def calibration_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def calibration(calibration_file: Path) -> Calibration:
     """The same, read."""
     return read_calibration(calibration_file)
+
+
+@pytest.fixture
+def mistakes(own_folder: Path) -> None:
+    """The files that are wrong."""
+    for name, content in FILES.items():
+        (own_folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    for name in FOLDERS:
+        (own_folder / name).mkdir()
+    for name, target in LINKS.items():
+        (own_folder / name).symlink_to(target)
+
+
+@pytest.fixture(scope="session")
+def made_formula(calibration: costmodel.Calibration) -> Made:
+    """Return the formula of a case; each is made once."""
+
+    @cache
+    def make(case: Case) -> costmodel.Formula:
+        deployment = costmodel.deploy(case.model, "h100", tp=case.tp, ep=case.ep)
+        return costmodel.formula(deployment, case.name, case.rung, chunk=case.chunk, calibration=calibration)
+
+    return make

@@ -1,6 +1,15 @@
-"""Files that several tests of the command line read. Their numbers are invented."""
+"""What several tests of the command line share: files, whose numbers are invented, right and wrong; cases of formulas."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import costmodel
+from costmodel.architecture.source import preset_config
+from costmodel.documents import FormulaName, RungName
 
 CALIBRATION = """\
 schema = "costmodel.calibration/1"
@@ -106,3 +115,82 @@ gpus_per_node = { value = 4, source = "me" }
 [sources]
 me = { title = "my own measurement", url = "https://example.com/gpu" }
 """
+
+
+def config(**changed: Any) -> str:
+    """A config.json of a small Llama with some keys changed, or left out where the value is ``...``."""
+    edited = {**preset_config("Llama-3.2-1B"), **changed}
+    return json.dumps({key: value for key, value in edited.items() if value is not ...})
+
+
+NOISE = bytes(range(128, 256))
+FILES: Mapping[str, str | bytes] = {
+    "corrupt.json": '{"model_type": "llama",',
+    "list.json": "[1, 2]",
+    "number.json": "17",
+    "noise.json": NOISE,
+    "nothing.json": "",
+    "deep.json": "[" * 100_000,
+    "no_type.json": "{}",
+    "no_hidden.json": config(hidden_size=...),
+    "no_layers.json": config(num_hidden_layers=...),
+    "no_heads.json": config(num_attention_heads=0),
+    "negative_heads.json": config(num_attention_heads=-32),
+    "no_kv_heads.json": config(num_key_value_heads=0),
+    "negative_kv_heads.json": config(num_key_value_heads=-8),
+    "uneven_heads.json": config(num_key_value_heads=5),
+    "text_heads.json": config(num_attention_heads="32"),
+    "half_layer.json": config(num_hidden_layers=16.5),
+    "huge.json": config(hidden_size=10**30),
+    "infinite.json": config(intermediate_size=float("inf")),
+    "mamba.json": config(model_type="mamba"),
+    "unknown.json": config(model_type="not-a-model"),
+    "quant.json": config(quantization_config={"quant_method": "homebrew"}),
+    "quant_list.json": config(quantization_config=[4]),
+    "dtype.json": config(torch_dtype="complex64"),
+    "noise.toml": NOISE,
+    "syntax.toml": "name = = 1",
+    "empty.toml": "",
+    "gpu_key.toml": 'colour = "green"\n' + GPU_PROFILE,
+    "gpu_zero.toml": GPU_PROFILE.replace("value = 1e12", "value = 0"),
+    "gpu_no_bandwidth.toml": "\n".join(line for line in GPU_PROFILE.splitlines() if "memory_bandwidth" not in line),
+    "fits_key.toml": 'colour = "green"\n' + CALIBRATION,
+    "fits_operator.toml": CALIBRATION.replace("[operators.elementwise]", "[operators.elementwize]"),
+    "fits_parameter.toml": CALIBRATION.replace("compute_efficiency = { value = 0.7 }", "efficiency = { value = 0.7 }"),
+    "fits_above_one.toml": CALIBRATION.replace("value = 0.81", "value = 1.81"),
+    "fits_nan.toml": CALIBRATION.replace("value = 0.81", "value = nan"),
+    "fits.toml": CALIBRATION,
+    "there.png": b"precious",
+    "file": "",
+}
+FOLDERS = ("folder", "folder.toml", "folder.png", "folder.json")
+LINKS = {
+    "dangling.json": "nowhere",
+    "dangling.toml": "nowhere",
+    "circle.json": "circle.json",
+    "circle.toml": "circle.toml",
+}
+MIXTURE = "--model gpt-oss-20b"
+
+ROUNDING = 1e-12
+MODELS = ("Llama-3.1-8B", "gemma-3-12b-it", "gpt-oss-20b", "Qwen3-30B-A3B", "DeepSeek-V2-Lite")
+"""Dense; windows; windows and experts; experts; latent attention."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A formula and where its number is in the document of ``predict``."""
+
+    model: str
+    rung: RungName
+    name: FormulaName = "spike"
+    chunk: int | None = None
+    tp: int = 1
+    ep: int = 1
+
+    def __str__(self) -> str:
+        sizes = f"-tp{self.tp}-ep{self.ep}" if self.tp * self.ep > 1 else ""
+        return f"{self.model}-{self.rung}-{self.name}-{self.chunk or 'whole'}{sizes}"
+
+
+Made = Callable[[Case], costmodel.Formula]

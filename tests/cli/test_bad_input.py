@@ -2,87 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from costmodel.architecture.source import preset_config
-from tests.cli.runner import check_refusal, document, printed, refusal, run, script
-from tests.cli.samples import CALIBRATION, GPU_PROFILE
+from tests.cli.runner import check_refusal, refusal, script
+from tests.cli.samples import MIXTURE
 
-
-def config(**changed: Any) -> str:
-    """A config.json of a small Llama with some keys changed, or left out where the value is ``...``."""
-    edited = {**preset_config("Llama-3.2-1B"), **changed}
-    return json.dumps({key: value for key, value in edited.items() if value is not ...})
-
-
-NOISE = bytes(range(128, 256))
-FILES: Mapping[str, str | bytes] = {
-    "corrupt.json": '{"model_type": "llama",',
-    "list.json": "[1, 2]",
-    "number.json": "17",
-    "noise.json": NOISE,
-    "nothing.json": "",
-    "deep.json": "[" * 100_000,
-    "no_type.json": "{}",
-    "no_hidden.json": config(hidden_size=...),
-    "no_layers.json": config(num_hidden_layers=...),
-    "no_heads.json": config(num_attention_heads=0),
-    "negative_heads.json": config(num_attention_heads=-32),
-    "no_kv_heads.json": config(num_key_value_heads=0),
-    "negative_kv_heads.json": config(num_key_value_heads=-8),
-    "uneven_heads.json": config(num_key_value_heads=5),
-    "text_heads.json": config(num_attention_heads="32"),
-    "half_layer.json": config(num_hidden_layers=16.5),
-    "huge.json": config(hidden_size=10**30),
-    "infinite.json": config(intermediate_size=float("inf")),
-    "mamba.json": config(model_type="mamba"),
-    "unknown.json": config(model_type="not-a-model"),
-    "quant.json": config(quantization_config={"quant_method": "homebrew"}),
-    "quant_list.json": config(quantization_config=[4]),
-    "dtype.json": config(torch_dtype="complex64"),
-    "noise.toml": NOISE,
-    "syntax.toml": "name = = 1",
-    "empty.toml": "",
-    "gpu_key.toml": 'colour = "green"\n' + GPU_PROFILE,
-    "gpu_zero.toml": GPU_PROFILE.replace("value = 1e12", "value = 0"),
-    "gpu_no_bandwidth.toml": "\n".join(line for line in GPU_PROFILE.splitlines() if "memory_bandwidth" not in line),
-    "fits_key.toml": 'colour = "green"\n' + CALIBRATION,
-    "fits_operator.toml": CALIBRATION.replace("[operators.elementwise]", "[operators.elementwize]"),
-    "fits_parameter.toml": CALIBRATION.replace("compute_efficiency = { value = 0.7 }", "efficiency = { value = 0.7 }"),
-    "fits_above_one.toml": CALIBRATION.replace("value = 0.81", "value = 1.81"),
-    "fits_nan.toml": CALIBRATION.replace("value = 0.81", "value = nan"),
-    "fits.toml": CALIBRATION,
-    "there.png": b"precious",
-    "file": "",
-}
-FOLDERS = ("folder", "folder.toml", "folder.png", "folder.json")
-LINKS = {
-    "dangling.json": "nowhere",
-    "dangling.toml": "nowhere",
-    "circle.json": "circle.json",
-    "circle.toml": "circle.toml",
-}
-
-
-@pytest.fixture(autouse=True)
-def mistakes(own_folder: Path) -> None:
-    """The files that are wrong."""
-    for name, content in FILES.items():
-        (own_folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    for name in FOLDERS:
-        (own_folder / name).mkdir()
-    for name, target in LINKS.items():
-        (own_folder / name).symlink_to(target)
-
+pytestmark = pytest.mark.usefixtures("mistakes")
 
 MANY = ",".join(map(str, range(1, 2002)))
-MIXTURE = "--model gpt-oss-20b"
 CASES = (
     # the GPU
     ("predict --gpu h10O", "unknown GPU 'h10O'", "did you mean h100"),
@@ -254,6 +184,7 @@ CASES = (
     ("predict --plot file/spike.png", "file/spike.png", "does not exist"),
     ("predict --plot there.png", "there.png exists", "--force"),
     ("predict --plot ''", "no suffix"),
+    ("predict --figure heights", "--figure heights", "--plot FILE"),
     ("predict --plot spike.png --gpu h100,a100", "--figure timeline", "one configuration", "breakdown"),
     # formulas
     ("formula spik", "'spik'", "'spike'"),
@@ -379,36 +310,3 @@ def test_names_that_are_no_text_are_refused_by_the_installed_command() -> None:
     found = script([b"predict", b"--model", b"\xff\xfe.json"])
     assert found.stdout == ""
     check_refusal(found.returncode, found.stderr)
-
-
-def test_force_overwrites_what_is_there(own_folder: Path) -> None:
-    assert run("predict --plot there.png --force").exit_code == 0
-    assert (own_folder / "there.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("figure", ["timeline", "heights", "breakdown", "roofline"])
-@pytest.mark.parametrize("more", ["", "--chunk 2048", "--calibration fits.toml"])
-def test_every_figure_is_written(figure: str, more: str, own_folder: Path) -> None:
-    result = run(f"predict --json --plot spike.svg --figure {figure} {more}")
-    assert result.exit_code == 0, result.stderr or result.exception
-    assert result.stderr == "wrote spike.svg\n"
-    assert result.stdout == printed(f"predict --json {more}")
-    assert b"<svg" in (own_folder / "spike.svg").read_bytes()
-
-
-def test_values_at_the_edge_are_taken() -> None:
-    """The nearest valid choices that the messages name are valid."""
-    assert document("predict --chunk 33 --prompt 100 --json")["spike"]["chunks"] == 100
-    assert document(f"predict {MIXTURE} --tp 4 --ep 4 --json")["workload"]["expert_parallel"] == 4
-    assert document("predict --tp 32 --json")["gpu"]["count"] == 32
-    assert document("predict --prompt 1 --streams 1 --context 0 --every 1e-9 --json")["spike"]["overload"] is True
-    assert document("predict --prompt 1e8 --json")["workload"]["prompt_tokens"] == 100_000_000
-    assert document("predict --prompt 8_000 --json")["workload"]["prompt_tokens"] == 8000
-    for spelling in ("8k", "8K"):
-        assert document(f"predict --prompt {spelling} --json")["workload"]["prompt_tokens"] == 8000
-    found = document("predict --streams 1k --context 2k --chunk 9k --json")["workload"]
-    assert (found["streams"], found["context_tokens"], found["chunk_tokens"]) == (1000, 2000, 9000)
-    several = document("predict --prompt 1k,100,2k --json")["predictions"]
-    assert [item["workload"]["prompt_tokens"] for item in several] == [1000, 100, 2000]
-    assert document("predict --gpu v100 --dtype fp16 --json")["workload"]["compute_dtype"] == "fp16"
-    assert document("predict --chunk none --json")["workload"]["chunk_tokens"] is None

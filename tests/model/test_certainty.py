@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.building import build_parameters
-from costmodel.certainty import COVERED, intervals
+from costmodel.certainty import COVERED, intervals, reported_steps
 from costmodel.deployment import Deployment
 from costmodel.documents import Prediction
 from costmodel.equations.parameters import Parameters
@@ -43,7 +43,7 @@ def test_intervals_hold_the_prediction_and_respect_the_floor(
         "calibrated": build_parameters(deployment, CalibratedRates(calibration)),
     }
     load = Load(prompt, 1, streams, context, streams + 512 if chunked else None, 10.0)
-    found = intervals(calibration, parameters, load)
+    found = intervals(calibration, parameters, reported_steps(parameters["calibrated"], load))
     if not any(item.residuals for item in calibration.operators.values()):
         assert found is None
         return
