@@ -12,11 +12,11 @@ from pathlib import Path
 
 from costmodel.errors import InputError
 from costmodel.hardware.catalog import gpu_names, resolve_gpu
+from costmodel.validation.datasets.package import ENGINES
 from costmodel.validation.datasets.rules import all_reduce_rules, decode_rules, gemm_rules, prefill_rules
 from costmodel.validation.fitting.kernels import HEAD_DIM, OperatorFit, fit_kernels
 
 TARGET = Path(__file__).parents[1] / "docs" / "accuracy.md"
-ENGINES = ("vllm", "sglang", "trtllm")
 GOALS = {
     "gemm.bf16": 5.0,
     "gemm.fp8": 9.0,

@@ -14,11 +14,10 @@ from costmodel.cli.files import check_writable, write_atomically
 from costmodel.cli.options import echo_json
 from costmodel.cli.text import count, percent, significant, table
 from costmodel.hardware.catalog import resolve_gpu
+from costmodel.validation.datasets.package import ENGINES
 
 if TYPE_CHECKING:
     from costmodel.validation.fitting.kernels import OperatorFit
-
-ENGINES = ("vllm", "sglang", "trtllm")
 
 
 @click.command("fit")

@@ -10,7 +10,7 @@ from costmodel.checks import positive
 from costmodel.cli.options import deployment_options, echo_json, load_options, single
 from costmodel.cli.text import milliseconds, significant, table
 from costmodel.deployment import deploy
-from costmodel.documents import FORMULA_NAMES, FormulaName, RungName
+from costmodel.documents import FORMULA_NAMES, RUNG_NAMES, FormulaName, RungName
 from costmodel.hardware.errors import InputError, NoAnswerError
 from costmodel.solving import UNKNOWNS, Solution, solve
 
@@ -24,7 +24,7 @@ NAMES_OF_UNKNOWNS = {"prompt": "n", "streams": "D", "context": "c"}
 @click.argument("which", type=click.Choice(FORMULA_NAMES), default="spike")
 @click.option(
     "--rung",
-    type=click.Choice(["textbook", "roofline", "calibrated"]),
+    type=click.Choice(RUNG_NAMES),
     default=None,
     help="Rung.  [default: roofline, or calibrated with --calibration]",
 )

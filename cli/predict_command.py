@@ -10,6 +10,7 @@ import click
 from costmodel.cli.options import deployment_options, echo_json, grid, load_options
 from costmodel.cli.report import comparison, report
 from costmodel.documents import Prediction, Predictions
+from costmodel.hardware.errors import InputError
 from costmodel.prediction import predict
 
 FIGURES = ("timeline", "heights", "breakdown", "roofline")
@@ -33,15 +34,17 @@ FIGURES = ("timeline", "heights", "breakdown", "roofline")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 @click.option("--plot", type=click.Path(), default=None, help="Draw a figure into this .png, .svg or .pdf.")
 @click.option(
-    "--figure", type=click.Choice(FIGURES), default="timeline", show_default=True, help="Which figure --plot draws."
+    "--figure", type=click.Choice(FIGURES), default=None, help="Which figure --plot draws.  [default: timeline]"
 )
 @click.option("--force", is_flag=True, help="Overwrite the file that --plot names.")
-def command(as_json: bool, plot: str | None, figure: str, force: bool, **options: Any) -> None:
+def command(as_json: bool, plot: str | None, figure: str | None, force: bool, **options: Any) -> None:
     """Predict step times, the spike of a long prompt, and who sees it.
 
     Three rungs side by side: textbook (weights ÷ bandwidth, 2·params·tokens ÷ peak), roofline (exact operator counts at datasheet
     rates: the physical floor) and, with a calibration, calibrated (with fitted efficiencies and overheads).
     """
+    if figure is not None and plot is None:
+        raise InputError(f"--figure {figure} needs --plot FILE, where it is saved")
     if plot is not None:
         from costmodel.cli.figures.saving import check_target
 
@@ -53,7 +56,7 @@ def command(as_json: bool, plot: str | None, figure: str, force: bool, **options
     if plot is not None:
         from costmodel.cli.predict_figures import draw
 
-        draw(figure, predictions, asked, Path(plot), force)
+        draw(figure or "timeline", predictions, asked, Path(plot), force)
         click.echo(f"wrote {plot}", err=True)
     _show(predictions, [name for name in names if len(values[name]) > 1], as_json)
 

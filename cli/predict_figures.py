@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from costmodel.building import build_parameters
 from costmodel.certainty import find_calibration
 from costmodel.cli.figures import draw_breakdown, draw_heights, draw_roofline, draw_timeline, save_figure
+from costmodel.cli.text import plural
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import Prediction
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.hardware.errors import InputError
-from costmodel.rungs import Load, make_load, mixed_seconds, mixed_step_times
-from costmodel.spike import longest
+from costmodel.rungs import Load, longest_step, make_load, mixed_step_times
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,12 +77,9 @@ def _heights(prediction: Prediction, deployment: Deployment, parameters: Paramet
     for budget in (None, *budgets):
         loads = [replace(load, prompt=length, budget=budget) for length in prompts]
         label = "one step" if budget is None else str(budget)
-        curves.append((label, [_height(parameters, changed) for changed in loads]))
-    gpus = prediction.gpu.name if prediction.gpu.count == 1 else f"{prediction.gpu.count} × {prediction.gpu.name}"
-    streams = f"{load.streams} streams" if load.streams > 1 else "1 stream"
-    subtitle = f"{prediction.model.name} · {gpus} · {prediction.headline} rung · {streams}"
+        curves.append((label, [longest_step(parameters, changed)[1] for changed in loads]))
+    from costmodel.cli.figures.style import rung_name, short_gpu
+
+    parts = (prediction.model.name, short_gpu(prediction), rung_name(prediction), plural(load.streams, "stream"))
+    subtitle = " · ".join(parts)
     return draw_heights(prompts, curves, (load.prompt, prediction.spike.height_s), subtitle=subtitle)
-
-
-def _height(parameters: Parameters, load: Load) -> float:
-    return longest(load.candidates(), lambda chunks: mixed_seconds(parameters, load, chunks))[1]

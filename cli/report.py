@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from costmodel.cli.text import count, gib, milliseconds, parameters, percent, plural, seconds, significant, size, table
 from costmodel.documents import Operator, Prediction, Rung
+from costmodel.spike import PERCENTILES
 
-PERCENTILE_NAMES = ("p50", "p99", "p99.9", "max")
+STATISTICS = (*PERCENTILES, "max")
 
 
 def report(prediction: Prediction) -> str:
@@ -40,7 +41,7 @@ def comparison(predictions: Sequence[Prediction], changing: Sequence[str]) -> st
                 significant(rung.spike_ratio, 3),
                 count(spike.chunks),
                 "all: overload" if spike.overload else percent(spike.fraction_of_gaps),
-                " ".join(name for name in PERCENTILE_NAMES if spike.moves[name]),
+                " ".join(name for name in STATISTICS if spike.moves[name]),
                 "yes" if item.memory.fits else "no",
             ]
         )
@@ -215,8 +216,8 @@ def _default_server(item: Prediction) -> str:
 
 
 def _moved(item: Prediction) -> str:
-    moved = [name for name in PERCENTILE_NAMES if item.spike.moves[name]]
-    still = [name for name in PERCENTILE_NAMES if not item.spike.moves[name]]
+    moved = [name for name in STATISTICS if item.spike.moves[name]]
+    still = [name for name in STATISTICS if not item.spike.moves[name]]
     return f"{_and(moved)} {'is' if len(moved) == 1 else 'are'} at the spike" + (
         f"; {_and(still)} {'does' if len(still) == 1 else 'do'} not move" if still else ""
     )

@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 
 
-def seconds(value: float) -> str:
-    """Return a time with three significant digits and a unit that suits it."""
+def seconds(value: float, digits: int = 4) -> str:
+    """Return a time with ``digits`` significant digits and a unit that suits it."""
+    value = _rounded(value, digits)
     for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
-        if value < limit:
-            return f"{significant(value * factor)} {unit}"
-    return f"{significant(value)} s"
+        if value < limit and (value > 0 or unit == "µs"):
+            return f"{significant(value * factor, digits)} {unit}"
+    return f"{significant(value, digits)} s"
 
 
 def milliseconds(value: float) -> str:
@@ -23,8 +24,14 @@ def significant(value: float, digits: int = 4) -> str:
     """Return a number with up to ``digits`` significant digits and thousands separators, never in scientific notation."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
-    places = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
-    return f"{value:,.{min(places, 6)}f}"
+    rounded = _rounded(value, digits)
+    places = max(digits - 1 - math.floor(math.log10(abs(rounded))), 0)
+    return f"{rounded:,.{min(places, 6)}f}"
+
+
+def _rounded(value: float, digits: int) -> float:
+    """Return a number rounded to so many significant digits, so that 9.9996 is 10.00 and not 10.000."""
+    return float(f"{value:.{digits - 1}e}")
 
 
 def count(value: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from typing import TypeVar
 
 from costmodel.architecture.counts import (
@@ -13,7 +14,8 @@ from costmodel.architecture.counts import (
     parameter_table,
     total_parameters,
 )
-from costmodel.architecture.linears import Linear, layer_linears
+from costmodel.architecture.formats import INPUT_BYTES
+from costmodel.architecture.linears import Linear, layer_linears, query_heads_per_gpu
 from costmodel.architecture.types import Attention, LayerKind
 from costmodel.deployment import Deployment
 from costmodel.dtypes import main_format
@@ -55,6 +57,12 @@ def build_parameters(deployment: Deployment, rates: RateSource | None = None) ->
         ),
         overheads=rates.overheads(layers),
     )
+
+
+@lru_cache(maxsize=256)
+def roofline_parameters(deployment: Deployment) -> Parameters:
+    """Return the parameters at datasheet rates, built once per deployment."""
+    return build_parameters(deployment)
 
 
 def build_textbook(deployment: Deployment, params: float | None = None) -> Textbook:
@@ -154,7 +162,7 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
     suffixes = _attention_suffixes([attention.window for attention in counts])
     kernels: list[AttentionKernel] = []
     for attention, count in counts.items():
-        heads = attention.query_heads if tp == 1 else attention.query_heads / tp
+        heads = query_heads_per_gpu(attention, tp)
         pair = 2 * heads * (attention.head_dim + attention.value_head_dim)
         # MLA decodes on the latent itself: scores over kv_lora_rank + rope, values over kv_lora_rank, for every head.
         absorbed = 2 * heads * (2 * attention.kv_lora_rank + attention.rope_head_dim)
@@ -222,11 +230,7 @@ def _io_bytes(deployment: Deployment, inputs: Value, outputs: Value, dtype: str)
     """Bytes of one token's inputs (quantised to the compute dtype) and outputs (in the activations' dtype)."""
     if dtype == deployment.activation_dtype:
         return (inputs + outputs) * deployment.activation_bytes
-    return inputs * (_INPUT_BYTES[dtype]) + outputs * deployment.activation_bytes
-
-
-_INPUT_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5625, "int4": 0.5}
-"""Bytes of an activation that was quantised to the compute dtype (fp4: with one scale per 16)."""
+    return inputs * INPUT_BYTES[dtype] + outputs * deployment.activation_bytes
 
 
 Kernel = TypeVar("Kernel", Gemm, ExpertGemm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -14,12 +15,11 @@ from costmodel.documents import Intervals
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import OperatorTime, step_operators
-from costmodel.equations.work import Chunk, Decodes, Work, make_work
+from costmodel.equations.work import Work
 from costmodel.hardware.calibration import Calibration, read_calibration
 from costmodel.hardware.catalog import gpu_names, title
 from costmodel.hardware.errors import InputError
-from costmodel.rungs import Load, mixed_seconds, total_seconds
-from costmodel.spike import longest, mixed_work
+from costmodel.rungs import Load, longest_step, total_seconds
 
 
 @lru_cache(maxsize=64)
@@ -56,7 +56,9 @@ def _is_for(gpu: str, deployment: Deployment) -> bool:
     return gpu in gpu_names() and title(gpu) == deployment.profile.name
 
 
-def calibration_warnings(rates: CalibratedRates | None, rungs: dict[str, Parameters], load: Load) -> list[str]:
+def calibration_warnings(
+    rates: CalibratedRates | None, rungs: dict[str, Parameters], steps: Mapping[str, Work]
+) -> list[str]:
     """Return what the calibrated rung does not rest on data for: missing operators, and variables outside the fitted ranges."""
     if rates is None:
         return ["no calibration in use: the roofline rung is a floor, measured steps take longer"]
@@ -68,7 +70,7 @@ def calibration_warnings(rates: CalibratedRates | None, rungs: dict[str, Paramet
     if left_out:
         found.append("not in the calibration, left out, so that steps come out too short: " + ", ".join(left_out))
     outside: dict[str, list[str]] = {}
-    for step, work in _works(rungs["calibrated"], load).items():
+    for step, work in steps.items():
         for operator in step_operators(rungs["calibrated"], work):
             fitted = rates.calibration.operators.get(operator.calibrated_by)
             for variable, (low, high) in (fitted.ranges if fitted else {}).items():
@@ -88,14 +90,14 @@ def _variable(name: str, operator: OperatorTime[Any], work: Work) -> float:
     return float(operator.flops if name == "flops" else operator.bytes)
 
 
-def _works(parameters: Parameters, load: Load) -> dict[str, Work]:
-    """Return the work of the three steps that a prediction reports."""
+def reported_steps(parameters: Parameters, load: Load) -> dict[str, Work]:
+    """Return the work of the three steps that a prediction reports: decode, prefill, spike."""
     windows = parameters.windows
-    chunks, _ = longest(load.candidates(), lambda chunks: mixed_seconds(parameters, load, chunks))
+    chunks, _ = longest_step(parameters, load)
     return {
-        "decode": make_work(decodes=[Decodes(load.streams, load.context)], windows=windows),
-        "prefill": make_work([Chunk(load.prompt)] * load.prompts, windows=windows),
-        "spike": mixed_work(chunks, load.streams, load.context, windows),
+        "decode": load.decode_work(windows),
+        "prefill": load.prefill_work(windows),
+        "spike": load.mixed_work(chunks, windows),
     }
 
 
@@ -103,7 +105,7 @@ COVERED = 0.98
 """Share of a step that must come from operators with known residuals before an interval is given."""
 
 
-def intervals(calibration: Calibration, rungs: dict[str, Parameters], load: Load) -> Intervals | None:
+def intervals(calibration: Calibration, rungs: dict[str, Parameters], steps: Mapping[str, Work]) -> Intervals | None:
     """Return prediction intervals: every operator's residual interval, added up as if all erred the same way (never too narrow).
 
     None where operators without known residuals take more than a few per cent of a step: an interval would only look certain.
@@ -112,7 +114,7 @@ def intervals(calibration: Calibration, rungs: dict[str, Parameters], load: Load
     if not levels:
         return None
     bounds = {}
-    for name, work in _works(rungs["calibrated"], load).items():
+    for name, work in steps.items():
         floor = total_seconds(step_operators(rungs["roofline"], work))
         operators = step_operators(rungs["calibrated"], work)
         point, covered, low, high = total_seconds(operators), 0.0, 0.0, 0.0

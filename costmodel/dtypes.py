@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from costmodel.architecture.formats import COMPUTE_PREFERENCE, PLAIN_FORMATS, WeightFormat
+from costmodel.architecture.formats import NATIVE_COMPUTE, PLAIN_FORMATS, WeightFormat
 from costmodel.architecture.types import Architecture, LayerFormats, LayerKind
 from costmodel.equations.numerics import Value
 from costmodel.hardware.errors import InputError, unknown_name
@@ -21,7 +21,7 @@ def choose_compute_dtype(
     """Return the compute dtype of products with weights of ``fmt``.
 
     A forced dtype wins for quantised weights; 16- and 32-bit weights compute in the activations' dtype; weight-only formats in
-    16 bits; the rest in the best of :data:`~costmodel.architecture.formats.COMPUTE_PREFERENCE` that the part has a peak for.
+    16 bits; the rest in their :data:`~costmodel.architecture.formats.NATIVE_COMPUTE` dtype where the part has a peak for it.
     """
     if fmt.name in ("bf16", "fp16", "fp32"):
         preferred: tuple[str, ...] = (activation_dtype,)
@@ -30,7 +30,7 @@ def choose_compute_dtype(
     elif fmt.weight_only:
         preferred = (activation_dtype,)
     else:
-        native, *_ = COMPUTE_PREFERENCE[fmt.name]
+        native = NATIVE_COMPUTE.get(fmt.name, activation_dtype)
         skip_native = fmt.name == "mxfp4" and "fp4" not in peaks
         preferred = (activation_dtype,) if skip_native else (native, activation_dtype)
     for dtype in preferred:

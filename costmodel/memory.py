@@ -12,9 +12,8 @@ from functools import lru_cache
 
 from costmodel.architecture.counts import kv_elements_per_token, parameter_table
 from costmodel.deployment import Deployment, stage_layers
-from costmodel.engine import default_max_num_seqs
+from costmodel.engine import GIB, default_max_num_seqs
 
-GIB = 2**30
 UTILISATION = 0.92
 """vLLM's default ``gpu_memory_utilization`` (0.32)."""
 BLOCK_TOKENS = 16

@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from costmodel.architecture.counts import active_parameters, checkpoint_bytes, kv_bytes_per_token, total_parameters
-from costmodel.building import build_parameters, build_textbook
-from costmodel.certainty import calibration_warnings, find_calibration, intervals
+from costmodel.building import build_parameters, build_textbook, roofline_parameters
+from costmodel.certainty import calibration_warnings, find_calibration, intervals, reported_steps
 from costmodel.checks import parameter_count
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import (
@@ -26,16 +26,25 @@ from costmodel.documents import (
     Workload,
 )
 from costmodel.dtypes import main_format
-from costmodel.engine import VLLM_VERSION, default_max_num_seqs, default_token_budget
+from costmodel.engine import GIB, VLLM_VERSION, default_max_num_seqs, default_token_budget
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import step_operators, step_times
 from costmodel.equations.textbook import Textbook
-from costmodel.equations.work import Chunk, Decodes, make_work
+from costmodel.equations.work import Chunk
 from costmodel.hardware.calibration import Calibration
 from costmodel.memory import Memory, memory_of, stage_patterns
-from costmodel.rungs import Load, make_load, mixed_seconds, step_rung, textbook_rung, textbook_seconds, total_seconds
-from costmodel.spike import chunk_room, longest, mixed_steps, mixed_work, step_count, visibility
+from costmodel.rungs import (
+    Load,
+    longest_step,
+    make_load,
+    mixed_step_times,
+    step_rung,
+    textbook_rung,
+    textbook_spike,
+    total_seconds,
+)
+from costmodel.spike import chunk_room, step_count, visibility
 
 
 def predict(
@@ -84,8 +93,7 @@ def predict(
     if params is not None:
         params = parameter_count(params)
     fitted = find_calibration(calibration, deployment)
-    parameters, info = _static(deployment)
-    rung_parameters = {"roofline": parameters}
+    rung_parameters = {"roofline": roofline_parameters(deployment)}
     rates = CalibratedRates(fitted) if fitted else None
     if rates is not None:
         rung_parameters["calibrated"] = build_parameters(deployment, rates)
@@ -97,9 +105,10 @@ def predict(
         deployment, load.streams, load.context, load.prompt, load.prompts, load.budget or load.one_step_budget
     )
     engine = _engine(deployment, load)
-    warnings = [*_warnings(deployment, load, spike, memory), *calibration_warnings(rates, rung_parameters, load)]
+    steps = reported_steps(rung_parameters[headline], load) if fitted else {}
+    warnings = [*_warnings(deployment, load, spike, memory), *calibration_warnings(rates, rung_parameters, steps)]
     return Prediction(
-        model=info,
+        model=_model_info(deployment),
         gpu=GpuInfo(name=deployment.profile.name, profile=deployment.gpu, count=deployment.gpus),
         workload=_workload(deployment, load),
         headline=headline,
@@ -110,17 +119,17 @@ def predict(
         engine=engine,
         pipeline=_pipeline(deployment, load, rates),
         calibration=fitted.name if fitted else None,
-        intervals=intervals(fitted, rung_parameters, load) if fitted else None,
+        intervals=intervals(fitted, rung_parameters, steps) if fitted else None,
         notes=deployment.notes,
         warnings=tuple(warnings),
     )
 
 
 @lru_cache(maxsize=256)
-def _static(deployment: Deployment) -> tuple[Parameters, ModelInfo]:
-    """Return what depends on the deployment alone, so that a second prediction is quick."""
+def _model_info(deployment: Deployment) -> ModelInfo:
+    """Return what a prediction says of the model, counted once per deployment."""
     architecture = deployment.architecture
-    info = ModelInfo(
+    return ModelInfo(
         name=architecture.name,
         total_parameters=total_parameters(architecture),
         active_parameters=active_parameters(architecture),
@@ -128,7 +137,6 @@ def _static(deployment: Deployment) -> tuple[Parameters, ModelInfo]:
         layers=architecture.layer_count,
         weights_bytes=round(checkpoint_bytes(architecture)),
     )
-    return build_parameters(deployment), info
 
 
 def _spike(parameters: Parameters, load: Load, rung: Rung) -> Spike:
@@ -149,22 +157,21 @@ def _spike(parameters: Parameters, load: Load, rung: Rung) -> Spike:
 def _mixed_sum(parameters: Parameters, load: Load, room: int | None) -> tuple[float, int]:
     """Return Σ T_mixed and the number of mixed steps; many chunks of one prompt are summed as arrays."""
     if room is None or load.prompts > 1 or load.prompt <= 256 * room:
-        times = [mixed_seconds(parameters, load, chunks) for chunks in mixed_steps(load.prompt, load.prompts, room)]
+        times = mixed_step_times(parameters, load)
         return sum(times), len(times)
     import numpy as np
 
     steps = step_count(load.prompt, 1, room)
     cached = np.arange(steps, dtype=float) * room
     chunk = Chunk(np.minimum(room, load.prompt - cached), cached)
-    times = step_times(parameters, mixed_work([chunk], load.streams, load.context, parameters.windows)).total
-    return float(times.sum()), steps
+    return float(step_times(parameters, load.mixed_work([chunk], parameters.windows)).total.sum()), steps
 
 
 def _doubling(textbook: Textbook, parameters: Parameters, load: Load, rung: Rung) -> Doubling:
     doubled = replace(load, prompt=2 * load.prompt)
-    _, spike = longest(doubled.candidates(), lambda chunks: mixed_seconds(parameters, load, chunks))
-    _, once = longest(load.candidates(), lambda chunks: textbook_seconds(textbook, chunks))
-    _, twice = longest(doubled.candidates(), lambda chunks: textbook_seconds(textbook, chunks))
+    _, spike = longest_step(parameters, doubled)
+    _, once = textbook_spike(textbook, load)
+    _, twice = textbook_spike(textbook, doubled)
     return Doubling(
         prompt_tokens=doubled.prompt, spike_s=spike, ratio=spike / rung.spike_s, textbook_ratio=twice / once
     )
@@ -210,22 +217,21 @@ def _pipeline(deployment: Deployment, load: Load, rates: CalibratedRates | None)
         parameters = build_parameters(replace(deployment, layer_counts=counts, pp=1), rates)
         if index < len(patterns) - 1:
             parameters = replace(parameters, gemms=tuple(gemm for gemm in parameters.gemms if not gemm.per_row))
-        work = make_work(decodes=[Decodes(load.streams, load.context)], windows=parameters.windows)
-        seconds.append(total_seconds(step_operators(parameters, work)))
+        seconds.append(total_seconds(step_operators(parameters, load.decode_work(parameters.windows))))
     return PipelineInfo(layers=tuple(map(len, patterns)), slowest_stage_decode_s=max(seconds))
 
 
 def _warnings(deployment: Deployment, load: Load, spike: Spike, memory: Memory) -> list[str]:
-    gib, found = 2**30, []
+    found = []
     if memory.kv_available_bytes <= 0:
         found.append(
-            f"does not fit: weights of {memory.weights_bytes / gib:.1f} GiB per GPU leave no room for a KV cache in "
-            f"{memory.usable_bytes / gib:.1f} GiB; use more GPUs (--tp) or fewer bytes per weight (--dtype)"
+            f"does not fit: weights of {memory.weights_bytes / GIB:.1f} GiB per GPU leave no room for a KV cache in "
+            f"{memory.usable_bytes / GIB:.1f} GiB; use more GPUs (--tp) or fewer bytes per weight (--dtype)"
         )
     elif not memory.fits:
         found.append(
-            f"does not fit: the workload needs {memory.kv_needed_bytes / gib:.1f} GiB of KV cache per GPU, "
-            f"{memory.kv_available_bytes / gib:.1f} GiB are free ({memory.kv_tokens:,} tokens)"
+            f"does not fit: the workload needs {memory.kv_needed_bytes / GIB:.1f} GiB of KV cache per GPU, "
+            f"{memory.kv_available_bytes / GIB:.1f} GiB are free ({memory.kv_tokens:,} tokens)"
         )
     if spike.overload:
         found.append(

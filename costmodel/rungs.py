@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from costmodel.engine import default_token_budget
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.step import OperatorTime, step_operators
 from costmodel.equations.textbook import Textbook, textbook_attention, textbook_decode, textbook_linear
-from costmodel.equations.work import Chunk, Decodes, make_work
+from costmodel.equations.work import Chunk, Decodes, Window, Work, make_work
 from costmodel.hardware.errors import InputError, shown
 from costmodel.spike import chunk_room, longest, mixed_steps, mixed_work, step_count, tallest_candidates
 
@@ -39,6 +40,18 @@ class Load:
     def candidates(self) -> list[list[Chunk]]:
         """The mixed steps among which the longest one is."""
         return tallest_candidates(self.prompt, self.prompts, chunk_room(self.budget, self.streams))
+
+    def decode_work(self, windows: Iterable[Window]) -> Work:
+        """The work of a decode step of all streams."""
+        return make_work(decodes=[Decodes(self.streams, self.context)], windows=windows)
+
+    def prefill_work(self, windows: Iterable[Window]) -> Work:
+        """The work of a step with all prompts, whole, and nothing else."""
+        return make_work([Chunk(self.prompt)] * self.prompts, windows=windows)
+
+    def mixed_work(self, chunks: Sequence[Chunk], windows: Iterable[Window]) -> Work:
+        """The work of a mixed step: the chunks, and one token for each stream."""
+        return mixed_work(chunks, self.streams, self.context, windows)
 
 
 def make_load(
@@ -74,7 +87,7 @@ def textbook_rung(textbook: Textbook, load: Load) -> Rung:
     decode = textbook_decode(textbook)
     linear = textbook_linear(textbook, load.prompt * load.prompts)
     attention = textbook_attention(textbook, load.prompt) * load.prompts
-    chunks, spike = longest(load.candidates(), lambda chunks: textbook_seconds(textbook, chunks))
+    chunks, spike = textbook_spike(textbook, load)
     gpus = textbook.gpus
     spike_linear = textbook_linear(textbook, sum(chunk.tokens for chunk in chunks))
     spike_attention = spike - spike_linear
@@ -107,9 +120,9 @@ def textbook_rung(textbook: Textbook, load: Load) -> Rung:
 def step_rung(parameters: Parameters, load: Load) -> Rung:
     """Return a rung of operator counts: the decode step, the prompts alone, and the longest mixed step."""
     windows = parameters.windows
-    decode = step_operators(parameters, make_work(decodes=[Decodes(load.streams, load.context)], windows=windows))
-    alone = step_operators(parameters, make_work([Chunk(load.prompt)] * load.prompts, windows=windows))
-    chunks, spike = longest(load.candidates(), lambda chunks: mixed_seconds(parameters, load, chunks))
+    decode = step_operators(parameters, load.decode_work(windows))
+    alone = step_operators(parameters, load.prefill_work(windows))
+    chunks, spike = longest_step(parameters, load)
     decode_s = total_seconds(decode)
     return Rung(
         decode_step_s=decode_s,
@@ -119,7 +132,7 @@ def step_rung(parameters: Parameters, load: Load) -> Rung:
         prefill_communication_s=sum(item.seconds for item in alone if item.group == "communication"),
         spike_s=spike,
         spike_ratio=spike / decode_s,
-        operators=_operators(step_operators(parameters, mixed_work(chunks, load.streams, load.context, windows))),
+        operators=_operators(step_operators(parameters, load.mixed_work(chunks, windows))),
         decode_operators=_operators(decode),
     )
 
@@ -144,8 +157,17 @@ def textbook_seconds(textbook: Textbook, chunks: list[Chunk]) -> float:
 
 def mixed_seconds(parameters: Parameters, load: Load, chunks: list[Chunk]) -> float:
     """Return the time of a mixed step: these chunks beside the streams of the load [s]."""
-    work = mixed_work(chunks, load.streams, load.context, parameters.windows)
-    return total_seconds(step_operators(parameters, work))
+    return total_seconds(step_operators(parameters, load.mixed_work(chunks, parameters.windows)))
+
+
+def longest_step(parameters: Parameters, load: Load) -> tuple[list[Chunk], float]:
+    """Return the chunks of the longest mixed step, and its time: the height of the spike [s]."""
+    return longest(load.candidates(), lambda chunks: mixed_seconds(parameters, load, chunks))
+
+
+def textbook_spike(textbook: Textbook, load: Load) -> tuple[list[Chunk], float]:
+    """Return the longest chunk (or chunks of one step) on the textbook rung, and the time of its prefill alone [s]."""
+    return longest(load.candidates(), lambda chunks: textbook_seconds(textbook, chunks))
 
 
 def mixed_step_times(parameters: Parameters, load: Load) -> list[float]:

@@ -15,15 +15,14 @@ from costmodel.certainty import find_calibration
 from costmodel.checks import MAX_TOKENS, choice, parameter_count, positive
 from costmodel.deployment import deploy
 from costmodel.documents import RUNG_NAMES, RungName
+from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import step_operators
 from costmodel.equations.textbook import Textbook, textbook_decode
-from costmodel.equations.work import Decodes, make_work
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.profile import Frozen
-from costmodel.rungs import Load, make_load, mixed_seconds, textbook_seconds, total_seconds
-from costmodel.spike import longest
+from costmodel.rungs import Load, longest_step, make_load, textbook_spike, total_seconds
 
 Unknown = Literal["prompt", "streams", "context"]
 UNKNOWNS: tuple[Unknown, ...] = ("prompt", "streams", "context")
@@ -179,24 +178,18 @@ def largest(measure: Measure, limit: float, least: int, most: int, start: int | 
     return low
 
 
-def _measure(parameters: Any, load: Load, unknown: Unknown, quantity: Quantity) -> Measure:
+def _measure(parameters: Parameters, load: Load, unknown: Unknown, quantity: Quantity) -> Measure:
     """Return the quantity as a function of the unknown, computed as ``predict`` does."""
 
     def decode(changed: Load) -> float:
-        work = make_work(decodes=[Decodes(changed.streams, changed.context)], windows=parameters.windows)
-        return total_seconds(step_operators(parameters, work))
+        return total_seconds(step_operators(parameters, changed.decode_work(parameters.windows)))
 
-    def spike(changed: Load) -> float:
-        return longest(changed.candidates(), lambda chunks: mixed_seconds(parameters, changed, chunks))[1]
-
-    return _chosen(load, unknown, quantity, decode, spike)
+    return _chosen(load, unknown, quantity, decode, lambda changed: longest_step(parameters, changed)[1])
 
 
 def _textbook_measure(textbook: Textbook, load: Load, unknown: Unknown, quantity: Quantity) -> Measure:
-    def spike(changed: Load) -> float:
-        return longest(changed.candidates(), lambda chunks: textbook_seconds(textbook, chunks))[1]
-
-    return _chosen(load, unknown, quantity, lambda _: float(textbook_decode(textbook)), spike)
+    decode = float(textbook_decode(textbook))
+    return _chosen(load, unknown, quantity, lambda _: decode, lambda changed: textbook_spike(textbook, changed)[1])
 
 
 def _chosen(

@@ -7,12 +7,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from costmodel.building import build_parameters, build_textbook
+from costmodel.building import build_parameters, build_textbook, roofline_parameters
 from costmodel.certainty import find_calibration
 from costmodel.checks import MAX_TOKENS, choice
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import RUNG_NAMES, RungName
 from costmodel.equations import step
+from costmodel.equations.numerics import is_zero
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import StepTimes
@@ -105,19 +106,17 @@ def _evaluate(
     decodes: Any,
     context: Any,
 ) -> StepTimes[Any]:
-    chunks = [] if _is_zero(tokens) else [Chunk(tokens, cached)]
     if rung == "textbook":
         return _textbook(deployment, tokens, cached, decodes)
     parameters = _parameters(deployment, rung, calibration)
-    groups = [] if _is_zero(decodes) else [Decodes(decodes, context)]
+    chunks = [] if is_zero(tokens) else [Chunk(tokens, cached)]
+    groups = [] if is_zero(decodes) else [Decodes(decodes, context)]
     return step.step_times(parameters, make_work(chunks, groups, parameters.windows))
 
 
 @lru_cache(maxsize=256)
-def _cached_parameters(deployment: Deployment, calibration_id: int | None, _keep: _Identity | None) -> Parameters:
-    if _keep is None:
-        return build_parameters(deployment)
-    return build_parameters(deployment, CalibratedRates(_keep.calibration))
+def _calibrated_parameters(deployment: Deployment, fitted: _Identity) -> Parameters:
+    return build_parameters(deployment, CalibratedRates(fitted.calibration))
 
 
 class _Identity:
@@ -135,17 +134,17 @@ class _Identity:
 
 def _parameters(deployment: Deployment, rung: str, calibration: Calibration | None) -> Parameters:
     if rung == "roofline":
-        return _cached_parameters(deployment, None, None)
+        return roofline_parameters(deployment)
     if calibration is None:
         raise InputError("the calibrated rung needs a calibration")
-    return _cached_parameters(deployment, id(calibration), _Identity(calibration))
+    return _calibrated_parameters(deployment, _Identity(calibration))
 
 
 def _textbook(deployment: Deployment, tokens: Any, cached: Any, decodes: Any) -> StepTimes[Any]:
     model = build_textbook(deployment)
     linear, attention = textbook_linear(model, tokens), textbook_attention(model, tokens, cached)
     decode = textbook_decode(model)
-    if _is_zero(tokens):
+    if is_zero(tokens):
         linear, attention = decode + 0 * decodes, 0 * decodes
     elif not isinstance(tokens, float):
         linear = sys.modules["numpy"].where(tokens > 0, linear, decode)
@@ -168,7 +167,3 @@ def _check(tokens: Any, cached: Any, decodes: Any, context: Any) -> None:
     least = total if isinstance(total, float) else total.min(initial=1.0)
     if least < 1.0:
         raise InputError("a step needs at least one token: prefill_tokens + decodes must be 1 or more")
-
-
-def _is_zero(value: Any) -> bool:
-    return isinstance(value, (int, float)) and value == 0

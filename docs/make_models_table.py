@@ -5,7 +5,6 @@ Run as ``python docs/make_models_table.py`` with ``aiconfigurator-core`` install
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,8 @@ from costmodel.architecture.families import FAMILIES, TOWERS, architecture_from_
 from costmodel.architecture.quantization_methods import METHODS
 from costmodel.architecture.source import load_model, model_names, preset_repository
 from costmodel.architecture.types import Architecture, LayerKind
-from costmodel.hardware.errors import UnsupportedError
+from costmodel.hardware.errors import InputError, UnsupportedError
+from costmodel.validation.datasets.package import package_folder
 
 PAGE = Path(__file__).with_name("models.md")
 
@@ -36,10 +36,10 @@ they change shapes, and quantisation formats without arithmetic.
 
 def configurations() -> Path | None:
     """Return the folder of published configurations inside ``aiconfigurator_core``; None if it is not installed."""
-    spec = importlib.util.find_spec("aiconfigurator_core")
-    if spec is None or not spec.submodule_search_locations:
+    try:
+        folder = package_folder() / "model_configs"
+    except InputError:
         return None
-    folder = Path(next(iter(spec.submodule_search_locations))) / "model_configs"
     return folder if folder.is_dir() else None
 
 

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 
 from costmodel.cli.figures import style
 from costmodel.cli.figures.groups import FEED_FORWARD, GROUPS, WHOLE, Group, seconds_by_group
+from costmodel.cli.text import count, plural
 from costmodel.documents import Operator, Prediction, Rung
 from costmodel.hardware.errors import InputError
 
@@ -99,19 +100,19 @@ def _formats(prediction: Prediction) -> list[str]:
 def _facts(prediction: Prediction) -> list[str]:
     """Return what was asked for but the number formats, in words."""
     load = prediction.workload
-    budget = "one step" if load.chunk_tokens is None else f"budget {style.format_tokens(load.chunk_tokens)}"
+    budget = "one step" if load.chunk_tokens is None else f"budget {count(load.chunk_tokens)}"
     return [
         prediction.model.name,
         style.short_gpu(prediction),
         f"TP {load.tensor_parallel}",
         f"PP {load.pipeline_parallel}",
         f"EP {load.expert_parallel}",
-        f"{load.prompts} × {style.plural(load.prompt_tokens, 'token')}"
+        f"{load.prompts} × {plural(load.prompt_tokens, 'token')}"
         if load.prompts > 1
-        else style.plural(load.prompt_tokens, "token"),
+        else plural(load.prompt_tokens, "token"),
         budget,
-        style.plural(load.streams, "stream"),
-        f"context {style.format_tokens(load.context_tokens)}",
+        plural(load.streams, "stream"),
+        f"context {count(load.context_tokens)}",
         prediction.calibration or "uncalibrated",
     ]
 
@@ -121,7 +122,7 @@ def _common(predictions: Sequence[Prediction]) -> str:
     models = {prediction.model.name for prediction in predictions}
     gpus = {style.short_gpu(prediction) for prediction in predictions}
     shared = [text for (text, *others) in (sorted(models), sorted(gpus)) if not others]
-    return " · ".join([*shared, style.plural(len(predictions), "configuration"), "all rungs", style.creator()])
+    return " · ".join([*shared, plural(len(predictions), "configuration"), "all rungs", style.creator()])
 
 
 def _rungs(prediction: Prediction) -> list[tuple[str, Rung]]:

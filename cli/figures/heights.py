@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from costmodel.cli.figures import style
 from costmodel.cli.figures.labels import Label, place_labels, spread, trace
+from costmodel.cli.text import count, plural
 from costmodel.hardware.errors import InputError
 
 _LOOKS: Final = (
@@ -88,7 +89,7 @@ def _title(
     """Compare the first curve with the lowest, at the prompt that was asked for if it is on the curves."""
     at = prompts.index(mark[0]) if mark and mark[0] in prompts else len(prompts) - 1
     first, lowest = curves[0], min(curves, key=lambda curve: curve[1][at])
-    tokens = style.format_tokens(prompts[at])
+    tokens = count(prompts[at])
     begin = f"{tokens} tokens {_how(first[0])} stall every stream for {style.format_seconds(first[1][at])}"
     if lowest is first or lowest[1][at] >= 0.995 * first[1][at]:
         return begin
@@ -98,12 +99,12 @@ def _title(
 def _how(label: str) -> str:
     """Return a curve's name as part of a sentence."""
     if label.replace(",", "").isdigit():
-        return f"with a budget of {style.format_tokens(int(label.replace(',', '')))}"
+        return f"with a budget of {count(int(label.replace(',', '')))}"
     return f"in {label}" if label.startswith("one") else f"with {label}"
 
 
 def _shown(label: str) -> str:
-    return style.format_tokens(int(label)) if label.isdigit() else label
+    return count(int(label)) if label.isdigit() else label
 
 
 def _scale(axes: Axes, prompts: Sequence[int], heights: Sequence[float]) -> None:
@@ -206,7 +207,7 @@ def _label_marks(
         x, y = axes.transData.transform((tokens, height / unit))
         angles = np.linspace(0, 2 * np.pi, 24)
         points += [np.column_stack([x + radius * np.cos(angles), y + radius * np.sin(angles)]) for radius in (4, 14)]
-        text = f"{style.plural(tokens, 'token')}:\n{style.format_seconds(height)}"
+        text = f"{plural(tokens, 'token')}:\n{style.format_seconds(height)}"
         labels.insert(0, Label(tokens, height / unit, text, size=style.TEXT_SIZE + 2))
         if tokens in prompts:
             lowest = min(ys[prompts.index(tokens)] for _, ys in curves)

@@ -18,6 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from costmodel.cli import text
 from costmodel.documents import Prediction
 
 BLACK: Final = "#000000"
@@ -245,33 +246,20 @@ def add_legend(figure: Figure, handles: Sequence[Any], names: Sequence[str], col
     engine.set(rect=(left, bottom, width, height - taken - 0.015))
 
 
-def significant(value: float, digits: int = 3) -> str:
-    """Write a number with so many significant digits, thousands apart: 0.0515, 5.15, 131, 1,050."""
-    if value == 0:
-        return "0"
-    rounded = float(f"{value:.{digits - 1}e}")
-    magnitude = int(f"{abs(rounded):e}".split("e")[1])
-    return f"{rounded:,.{max(digits - 1 - magnitude, 0)}f}"
+def significant(value: float) -> str:
+    """Write a number with three significant digits, thousands apart: 0.0515, 5.15, 131, 1,050."""
+    return text.significant(value, 3)
 
 
 def format_seconds(seconds: float) -> str:
     """Write a time with three significant digits and the unit that suits it: ``16.2 µs``, ``5.15 ms``, ``1.05 s``."""
-    rounded = float(f"{seconds:.2e}")
-    for factor, unit in ((1.0, "s"), (1e-3, "ms")):
-        if rounded >= factor:
-            return f"{significant(seconds / factor)} {unit}"
-    return f"{significant(seconds / 1e-6)} µs"
+    return text.seconds(seconds, 3)
 
 
 def format_limit(seconds: float) -> str:
     """Write a time that someone chose, with the digits that it has: ``50 ms``."""
     factor, unit = time_unit(seconds) if seconds < 1 else (1.0, "s")
     return f"{seconds / factor:,.10g} {unit}"
-
-
-def format_tokens(tokens: float) -> str:
-    """Write a number of tokens: ``8,000``."""
-    return f"{tokens:,.0f}"
 
 
 def format_ratio(ratio: float) -> str:
@@ -283,11 +271,6 @@ def format_share(share: float) -> str:
     """Write a share of a whole as a percentage."""
     percent = 100 * share
     return f"{percent:.0f} %" if percent >= 9.95 or percent == 0 else f"{percent:.1f} %"
-
-
-def plural(count: int, one: str, many: str = "") -> str:
-    """Write a count with its noun: ``1 stream``, ``32 streams``."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def time_unit(longest: float) -> tuple[float, str]:

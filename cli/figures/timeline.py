@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from costmodel.cli.figures import style
+from costmodel.cli.text import count, plural
 from costmodel.documents import Prediction
 
 ALL_SHOWN: Final = 40
@@ -128,7 +129,7 @@ def _title(prediction: Prediction) -> str:
     if spike.chunks > 1:
         total = style.format_seconds(spike.duration_s)
         return (
-            f"{_prompt(prediction)} in {style.plural(spike.chunks, 'step')}: tokens come up to {height} apart "
+            f"{_prompt(prediction)} in {plural(spike.chunks, 'step')}: tokens come up to {height} apart "
             f"instead of {decode}, for {total}"
         )
     if ratio < 1.5:
@@ -140,7 +141,7 @@ def _title(prediction: Prediction) -> str:
 
 
 def _prompt(prediction: Prediction) -> str:
-    tokens = style.format_tokens(prediction.workload.prompt_tokens)
+    tokens = count(prediction.workload.prompt_tokens)
     many = prediction.workload.prompts
     return f"{many:,} prompts of {tokens} tokens" if many > 1 else f"One {tokens}-token prompt"
 
@@ -203,7 +204,7 @@ def _mixed_label(prediction: Prediction, shown: _Shown) -> str:
     tokens = load.prompt_tokens * load.prompts
     height = style.format_seconds(spike.height_s)
     ratio = f"{style.format_ratio(spike.height_s / shown.decode)} decode steps"
-    prompt = f"{style.plural(tokens, 'prompt token')}"
+    prompt = f"{plural(tokens, 'prompt token')}"
     if spike.chunks == 1:
         return f"{prompt} in one step\n{height} = {ratio}"
     total = style.format_seconds(spike.duration_s)
@@ -251,7 +252,7 @@ def _draw_streams(axes: Axes, prediction: Prediction, shown: _Shown) -> None:
     axes.set_ylim(prompt_row + 0.6, -0.6)
     axes.tick_params(left=False)
     axes.spines["left"].set_visible(False)
-    axes.set_ylabel(f"{style.plural(prediction.workload.streams, 'stream')}:\na tick per token")
+    axes.set_ylabel(f"{plural(prediction.workload.streams, 'stream')}:\na tick per token")
 
 
 def _label_time(axes: Axes, shown: _Shown) -> None:
@@ -267,7 +268,7 @@ def _label_time(axes: Axes, shown: _Shown) -> None:
         after = list(style.multiples(step, first, shown.right + offset))
     labels = [style.plain(tick / unit, step / unit) for tick in before + after]
     axes.set_xticks([*before, *(tick - offset for tick in after)], labels)
-    scale = f"to scale, {style.plural(shown.skipped, 'step')} left out" if shown.tail else "to scale"
+    scale = f"to scale, {plural(shown.skipped, 'step')} left out" if shown.tail else "to scale"
     axes.set_xlabel(f"time since the prompt was scheduled ({name}), {scale}")
     if shown.tail:
         axes.plot(

@@ -3,9 +3,9 @@
 With d = hidden, V = vocabulary and, per layer, h heads, h_kv KV heads, d_h head dimension, d_ff or E experts of width
 d_e::
 
-    total = V·d (embedding) + V·d (lm_head, unless tied) + Σ_layers [linear weights + biases + norms + sinks] + final
-    norm active = total − vision − Σ_layers (E − k)·(weights of one expert) KV elements per token and layer =
-    2·h_kv·d_h (gqa), kv_lora_rank + rope_head_dim (mla)
+    total = V·d (embedding) + V·d (lm_head, unless tied) + Σ_layers [linear weights + biases + norms + sinks] + final norm
+    active = total − vision − Σ_layers (E − k)·(weights of one expert)
+    KV elements per token and layer = 2·h_kv·d_h (gqa), kv_lora_rank + rope_head_dim (mla)
 
 Multi-token-prediction layers are not part of an architecture, and so are in no count.
 """
@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat
-from costmodel.architecture.linears import Linear, kv_heads_per_gpu, layer_linears
-from costmodel.architecture.types import Architecture, Attention, LayerKind, Value
+from costmodel.architecture.linears import Linear, kv_heads_per_gpu, layer_linears, query_heads_per_gpu
+from costmodel.architecture.types import Architecture, Attention, LayerKind
+from costmodel.equations.numerics import Value
 
 _MODULE_NAMES: Final = {
     "attention": "attention",
@@ -34,8 +35,10 @@ class ParameterRow:
 
     Attributes:
         module: embedding, lm_head, attention, feed-forward, shared expert, experts, router, norms, biases and sinks,
-        vision, other. count: number of parameters. format: name of the format they are stored in. bytes: what they
-        take, scales included [B].
+            vision, other.
+        count: number of parameters.
+        format: name of the format they are stored in.
+        bytes: what they take, scales included [B].
     """
 
     module: str
@@ -55,7 +58,7 @@ def attention_extras(attention: Attention, tp: int = 1) -> Value:
     ``head``: one norm of d_h for q and one for k; ``full``: over all heads, h·d_h and h_kv·d_h; ``mla``: over the
     latents.
     """
-    heads = attention.query_heads / tp if tp > 1 else attention.query_heads
+    heads = query_heads_per_gpu(attention, tp)
     count: Value = heads if attention.sinks else 0
     if attention.kind == "mla":
         count = count + attention.kv_lora_rank + attention.q_lora_rank

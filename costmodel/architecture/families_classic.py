@@ -17,7 +17,7 @@ from costmodel.architecture.blueprint import (
     read_window,
     windowed_layers,
 )
-from costmodel.architecture.families_dense import read_trunk
+from costmodel.architecture.families_dense import read_trunk, trunk_blueprint
 from costmodel.architecture.reader import ConfigReader
 from costmodel.architecture.types import Attention, FeedForward
 
@@ -76,14 +76,7 @@ def gpt_neox(config: ConfigReader) -> Blueprint:
         FeedForward("dense", config.integer("intermediate_size"), gated=False, bias=True),
         norm_bias=True,
     )
-    return Blueprint(
-        hidden=trunk.hidden,
-        vocabulary=trunk.vocabulary,
-        layers=(layer,) * trunk.layers,
-        tied=trunk.tied,
-        names=_NEOX_NAMES,
-        max_positions=trunk.positions,
-    )
+    return trunk_blueprint(trunk, (layer,) * trunk.layers, _NEOX_NAMES)
 
 
 def falcon(config: ConfigReader) -> Blueprint:
@@ -133,15 +126,7 @@ def phi(config: ConfigReader) -> Blueprint:
         norms=1,
         norm_bias=True,
     )
-    return Blueprint(
-        hidden=trunk.hidden,
-        vocabulary=trunk.vocabulary,
-        layers=(layer,) * trunk.layers,
-        tied=trunk.tied,
-        names=_PHI_NAMES,
-        lm_head_bias=True,
-        max_positions=trunk.positions,
-    )
+    return trunk_blueprint(trunk, (layer,) * trunk.layers, _PHI_NAMES, lm_head_bias=True)
 
 
 def starcoder2(config: ConfigReader) -> Blueprint:
@@ -152,11 +137,6 @@ def starcoder2(config: ConfigReader) -> Blueprint:
     attention = read_gqa(config, trunk.hidden, qkv_bias=bias, output_bias=bias)
     feed_forward = FeedForward("dense", config.integer("intermediate_size"), gated=False, bias=bias)
     windows = read_layer_windows(config, trunk.layers, read_window(config))
-    return Blueprint(
-        hidden=trunk.hidden,
-        vocabulary=trunk.vocabulary,
-        layers=windowed_layers(Layer(attention, feed_forward, norm_bias=True), windows),
-        tied=trunk.tied,
-        names=_STARCODER2_NAMES,
-        max_positions=trunk.positions,
+    return trunk_blueprint(
+        trunk, windowed_layers(Layer(attention, feed_forward, norm_bias=True), windows), _STARCODER2_NAMES
     )

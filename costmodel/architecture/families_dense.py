@@ -47,6 +47,26 @@ def read_trunk(config: ConfigReader, tied: bool = False, vocabulary: int | None 
     )
 
 
+def trunk_blueprint(
+    trunk: Trunk,
+    layers: tuple[Layer, ...],
+    names: ModuleNames,
+    notes: tuple[str, ...] = (),
+    lm_head_bias: bool = False,
+) -> Blueprint:
+    """Build a model from its sizes and its layers."""
+    return Blueprint(
+        hidden=trunk.hidden,
+        vocabulary=trunk.vocabulary,
+        layers=layers,
+        tied=trunk.tied,
+        names=names,
+        lm_head_bias=lm_head_bias,
+        max_positions=trunk.positions,
+        notes=notes,
+    )
+
+
 def dense_blueprint(
     config: ConfigReader,
     trunk: Trunk,
@@ -75,15 +95,8 @@ def dense_blueprint(
         head_dim=head_dim,
     )
     feed_forward = FeedForward("dense", config.integer("intermediate_size"), bias=mlp_bias)
-    return Blueprint(
-        hidden=trunk.hidden,
-        vocabulary=trunk.vocabulary,
-        layers=windowed_layers(Layer(attention, feed_forward, norms), windows or (None,) * trunk.layers),
-        tied=trunk.tied,
-        names=names,
-        max_positions=trunk.positions,
-        notes=notes,
-    )
+    layers = windowed_layers(Layer(attention, feed_forward, norms), windows or (None,) * trunk.layers)
+    return trunk_blueprint(trunk, layers, names, notes)
 
 
 def llama(config: ConfigReader) -> Blueprint:

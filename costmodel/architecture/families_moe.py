@@ -23,7 +23,7 @@ from costmodel.architecture.blueprint import (
     read_window,
     windowed_layers,
 )
-from costmodel.architecture.families_dense import Trunk, prediction_notes, read_trunk
+from costmodel.architecture.families_dense import Trunk, prediction_notes, read_trunk, trunk_blueprint
 from costmodel.architecture.reader import ConfigReader
 from costmodel.architecture.types import Attention, FeedForward
 
@@ -42,32 +42,13 @@ def read_experts(config: ConfigReader, width: int, *count_keys: str, **flags: bo
     return FeedForward("moe", width, experts=experts, experts_per_token=chosen, **flags)
 
 
-def _model(
-    trunk: Trunk,
-    layers: tuple[Layer, ...],
-    names: ModuleNames,
-    notes: tuple[str, ...] = (),
-    lm_head_bias: bool = False,
-) -> Blueprint:
-    return Blueprint(
-        hidden=trunk.hidden,
-        vocabulary=trunk.vocabulary,
-        layers=layers,
-        tied=trunk.tied,
-        names=names,
-        lm_head_bias=lm_head_bias,
-        max_positions=trunk.positions,
-        notes=notes,
-    )
-
-
 def mixtral(config: ConfigReader) -> Blueprint:
     """Mixtral 8x7B and 8x22B."""
     trunk = read_trunk(config)
     attention = read_gqa(config, trunk.hidden)
     experts = read_experts(config, config.integer("intermediate_size"), "num_local_experts")
     windows = read_layer_windows(config, trunk.layers, read_window(config))
-    return _model(trunk, windowed_layers(Layer(attention, experts), windows), MIXTRAL_NAMES)
+    return trunk_blueprint(trunk, windowed_layers(Layer(attention, experts), windows), MIXTRAL_NAMES)
 
 
 def phimoe(config: ConfigReader) -> Blueprint:
@@ -78,7 +59,7 @@ def phimoe(config: ConfigReader) -> Blueprint:
     experts = read_experts(config, config.integer("intermediate_size"), "num_local_experts")
     windows = read_layer_windows(config, trunk.layers, read_window(config))
     layers = windowed_layers(Layer(attention, experts, norm_bias=True), windows)
-    return _model(trunk, layers, MIXTRAL_NAMES, lm_head_bias=config.flag("lm_head_bias", False))
+    return trunk_blueprint(trunk, layers, MIXTRAL_NAMES, lm_head_bias=config.flag("lm_head_bias", False))
 
 
 def _qwen_moe(config: ConfigReader, trunk: Trunk, attention: Attention, experts: FeedForward) -> Blueprint:
@@ -94,7 +75,7 @@ def _qwen_moe(config: ConfigReader, trunk: Trunk, attention: Attention, experts:
     config.ignore("intermediate_size")
     sparse, dense = Layer(attention, experts), Layer(attention, FeedForward("dense", dense_width))
     layers = tuple(dense if i in dense_only or (i + 1) % step else sparse for i in range(trunk.layers))
-    return _model(trunk, layers, QWEN_MOE_NAMES)
+    return trunk_blueprint(trunk, layers, QWEN_MOE_NAMES)
 
 
 def qwen2_moe(config: ConfigReader) -> Blueprint:
@@ -128,21 +109,23 @@ def gpt_oss(config: ConfigReader) -> Blueprint:
     experts = read_experts(config, width, "num_local_experts", bias=True, router_bias=True)
     sliding = [i % 2 == 0 for i in range(trunk.layers)]
     windows = read_layer_windows(config, trunk.layers, read_window(config, 128), sliding)
-    return _model(trunk, windowed_layers(Layer(attention, experts), windows), GPT_OSS_NAMES)
+    return trunk_blueprint(trunk, windowed_layers(Layer(attention, experts), windows), GPT_OSS_NAMES)
 
 
-def _moe_layers(config: ConfigReader, layers: int) -> list[bool]:
+def _shared_experts_model(
+    config: ConfigReader, trunk: Trunk, attention: Attention, names: ModuleNames, router_bias: bool
+) -> Blueprint:
+    """Build a model of DeepSeek's kind: the first layers dense, routed and shared experts in the others."""
+    experts = read_experts(config, config.integer("moe_intermediate_size"), "n_routed_experts", router_bias=router_bias)
+    shared = config.integer("n_shared_experts", default=0, least=0)
+    sparse = Layer(attention, replace(experts, shared_intermediate=shared * experts.intermediate))
+    dense = Layer(attention, FeedForward("dense", config.integer("intermediate_size")))
     first = config.integer("first_k_dense_replace", default=0, least=0)
-    frequency = config.get("moe_layer_freq")
-    if isinstance(frequency, list):
+    if isinstance(config.get("moe_layer_freq"), list):
         raise config.unsupported("moe_layer_freq as a list is not covered")
     every = config.integer("moe_layer_freq", default=1)
-    return [i >= first and i % every == 0 for i in range(layers)]
-
-
-def _with_shared(config: ConfigReader, experts: FeedForward) -> FeedForward:
-    shared = config.integer("n_shared_experts", default=0, least=0)
-    return replace(experts, shared_intermediate=shared * experts.intermediate)
+    layers = tuple(sparse if i >= first and i % every == 0 else dense for i in range(trunk.layers))
+    return trunk_blueprint(trunk, layers, names, prediction_notes(config))
 
 
 def read_mla(config: ConfigReader) -> Attention:
@@ -181,14 +164,7 @@ def deepseek(config: ConfigReader) -> Blueprint:
     trunk = read_trunk(config)
     attention = read_mla(config)
     corrected = config.text("topk_method", "") == "noaux_tc"
-    experts = read_experts(config, config.integer("moe_intermediate_size"), "n_routed_experts", router_bias=corrected)
-    experts = _with_shared(config, experts)
-    sparse, dense = (
-        Layer(attention, experts),
-        Layer(attention, FeedForward("dense", config.integer("intermediate_size"))),
-    )
-    layers = tuple(sparse if moe else dense for moe in _moe_layers(config, trunk.layers))
-    return _model(trunk, layers, MLA_NAMES, prediction_notes(config))
+    return _shared_experts_model(config, trunk, attention, MLA_NAMES, router_bias=corrected)
 
 
 def glm4_moe(config: ConfigReader) -> Blueprint:
@@ -197,14 +173,7 @@ def glm4_moe(config: ConfigReader) -> Blueprint:
     norm: Literal["none", "head"] = "head" if config.flag("use_qk_norm", False) else "none"
     bias = config.flag("attention_bias", False)
     attention = read_gqa(config, trunk.hidden, qkv_bias=bias, qk_norm=norm, head_dim=128)
-    experts = read_experts(config, config.integer("moe_intermediate_size"), "n_routed_experts", router_bias=True)
-    experts = _with_shared(config, experts)
-    sparse, dense = (
-        Layer(attention, experts),
-        Layer(attention, FeedForward("dense", config.integer("intermediate_size"))),
-    )
-    layers = tuple(sparse if moe else dense for moe in _moe_layers(config, trunk.layers))
-    return _model(trunk, layers, SHARED_EXPERTS_NAMES, prediction_notes(config))
+    return _shared_experts_model(config, trunk, attention, SHARED_EXPERTS_NAMES, router_bias=True)
 
 
 def minimax_m2(config: ConfigReader) -> Blueprint:
@@ -230,4 +199,4 @@ def minimax_m2(config: ConfigReader) -> Blueprint:
     if config.flag("use_mtp", False):
         notes = ("multi-token-prediction layers not counted (loaded for speculation only)",)
     config.ignore("mtp_transformer_layers", "num_mtp_modules", "layernorm_linear_attention_beta", "layernorm_mlp_beta")
-    return _model(trunk, (Layer(attention, experts),) * trunk.layers, MIXTRAL_NAMES, notes)
+    return trunk_blueprint(trunk, (Layer(attention, experts),) * trunk.layers, MIXTRAL_NAMES, notes)

@@ -42,17 +42,8 @@ ELEMENT_BITS: Final = {
 }
 """Bits of one stored element, scales not counted."""
 
-COMPUTE_PREFERENCE: Final = {
-    "fp32": ("fp32",),
-    "bf16": ("bf16",),
-    "fp16": ("fp16",),
-    "fp8": ("fp8", "bf16", "fp16"),
-    "int8": ("int8", "bf16", "fp16"),
-    "int4": ("bf16", "fp16"),
-    "mxfp4": ("fp8", "bf16", "fp16"),
-    "nvfp4": ("fp4", "bf16", "fp16"),
-}
-"""Compute dtypes of a format, best first; the first that a part has a peak for is used.
+NATIVE_COMPUTE: Final = {"fp8": "fp8", "int8": "int8", "mxfp4": "fp8", "nvfp4": "fp4"}
+"""Dtype that a quantised format is multiplied in where the part has a peak for it; elsewhere in that of the activations.
 
 Weight-only kernels (Marlin and its kin) dequantise to 16 bits, so fp8 weights run on an A100 and 4-bit ones anywhere.
 mxfp4 multiplies with 8-bit activations only on parts with fp4 units (Blackwell, CDNA 4); elsewhere it computes in 16
@@ -73,3 +64,15 @@ PLAIN_FORMATS: Final = {
     "nvfp4": WeightFormat("nvfp4", group_size=16, scale_bits=8),
 }
 """The format that ``--dtype NAME`` stands for."""
+
+INPUT_BYTES: Final = {
+    "fp32": 4.0,
+    "tf32": 4.0,
+    "fp16": 2.0,
+    "bf16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "fp4": PLAIN_FORMATS["nvfp4"].bytes_per_weight,
+    "int4": 0.5,
+}
+"""Bytes of an activation as the matrix unit reads it, quantised to the compute dtype [B]; fp4 with one scale per 16."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from costmodel.architecture.formats import WeightFormat
-from costmodel.architecture.types import Attention, LayerKind, Value
-from costmodel.equations.numerics import maximum
+from costmodel.architecture.types import Attention, LayerKind
+from costmodel.equations.numerics import Value, maximum
 
 Group = Literal["attention", "feed_forward", "experts", "router"]
 
@@ -40,6 +40,11 @@ class Linear:
         return self.copies * self.inputs * self.outputs
 
 
+def query_heads_per_gpu(attention: Attention, tp: int) -> Value:
+    """Return the query heads one GPU computes: h / t."""
+    return attention.query_heads if tp == 1 else attention.query_heads / tp
+
+
 def kv_heads_per_gpu(attention: Attention, tp: int) -> Value:
     """Return the KV heads one GPU holds: max(h_kv / t, 1); more GPUs than heads store each head more than once."""
     return attention.kv_heads if tp == 1 else maximum(attention.kv_heads / tp, 1)
@@ -53,7 +58,7 @@ def attention_linears(attention: Attention, hidden: Value, fmt: WeightFormat, tp
     expansion to keys and values, output.
     """
     h, d_qk, d_v = (
-        attention.query_heads / tp if tp > 1 else attention.query_heads,
+        query_heads_per_gpu(attention, tp),
         attention.head_dim,
         attention.value_head_dim,
     )

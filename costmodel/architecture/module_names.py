@@ -9,11 +9,10 @@ from collections.abc import Iterable
 class NamePatterns:
     """A set of patterns over module names such as ``model.layers.0.self_attn.q_proj``.
 
-    Tools write exclusions in four ways, all of which are understood:
+    Tools write exclusions in three ways, all of which are understood:
 
     - a full name, a module above it, or a part of a name between dots (``lm_head``, ``model.layers.0.self_attn``,
-    ``gate``:
-      whole segments, so that ``gate`` is the router and not ``gate_proj``);
+      ``gate``): whole segments, so that ``gate`` is the router and not ``gate_proj``;
     - wildcards: ``model.layers.*.self_attn``, ``model.layers.0*``;
     - regular expressions after ``re:``, matched from the start of the name (compressed-tensors).
     """

@@ -134,15 +134,16 @@ def read_quantization(
     Args:
         config: content of ``config.json``.
         quant: content of ``hf_quant_config.json``, if there is one; it counts where the configuration names no other
-        method. name: the model, for messages. dtype: 16-bit dtype of what is not quantised.
+            method.
+        name: the model, for messages.
+        dtype: 16-bit dtype of what is not quantised.
 
     Raises:
         UnsupportedError: an unknown method or a format that there is no arithmetic for.
         InputError: a key is missing or of a wrong type.
     """
-    from costmodel.architecture import (
-        quantization_methods as methods,
-    )  # only where needed: plain checkpoints start faster
+    # Only where needed: plain checkpoints start faster.
+    from costmodel.architecture import quantization_methods as methods
 
     found = config.get("quantization_config") or config.get("compression_config")
     if config.get("quantization"):

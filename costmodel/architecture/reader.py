@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-from costmodel.hardware.errors import InputError, UnsupportedError
+from costmodel.hardware.errors import InputError, UnsupportedError, shown
 
 _LARGEST: Final = 10_000_000
 """No dimension of a published model is larger (vocabularies end near 300,000, contexts near 10,000,000)."""
@@ -90,7 +90,7 @@ class ConfigReader:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self.fail(key, f"must be a whole number, not {_shown(value)}")
+            raise self.fail(key, f"must be a whole number, not {shown(value)}")
         if not least <= value <= _LARGEST:
             raise self.fail(key, f"must lie between {least} and {_LARGEST:,}, not {value}")
         return value
@@ -108,7 +108,7 @@ class ConfigReader:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise self.fail(key, f"must be true or false, not {_shown(value)}")
+            raise self.fail(key, f"must be true or false, not {shown(value)}")
         return value
 
     def text(self, key: str, default: str) -> str:
@@ -117,7 +117,7 @@ class ConfigReader:
         if value is None:
             return default
         if not isinstance(value, str):
-            raise self.fail(key, f"must be a string, not {_shown(value)}")
+            raise self.fail(key, f"must be a string, not {shown(value)}")
         return value
 
     def items(self, key: str) -> list[Any]:
@@ -126,7 +126,7 @@ class ConfigReader:
         if value is None:
             return []
         if not isinstance(value, list):
-            raise self.fail(key, f"must be a list, not {_shown(value)}")
+            raise self.fail(key, f"must be a list, not {shown(value)}")
         return value
 
     def section(self, key: str) -> ConfigReader:
@@ -137,7 +137,7 @@ class ConfigReader:
         """
         value = self.get(key)
         if not isinstance(value, Mapping):
-            raise self.fail(key, "is missing" if value is None else f"must be an object, not {_shown(value)}")
+            raise self.fail(key, "is missing" if value is None else f"must be an object, not {shown(value)}")
         return ConfigReader(value, f"{self.where}, {key}")
 
     def require(self, key: str, value: Any, reason: str) -> None:
@@ -148,29 +148,24 @@ class ConfigReader:
         """
         found = self.get(key)
         if found is not None and found != value:
-            raise self.unsupported(f"{key} {_shown(found)} is not covered: {reason}")
+            raise self.unsupported(f"{key} {shown(found)} is not covered: {reason}")
 
     def ignore(self, *keys: str) -> None:
         """Mark keys as understood to have no influence."""
         self._read.update(keys)
 
-    def finish(self, extra: Iterable[str] = ()) -> None:
+    def finish(self) -> None:
         """Refuse keys that nobody read and whose names suggest that they change shapes.
 
         Raises:
             UnsupportedError: naming the first such key.
         """
         for key, value in self.config.items():
-            if key in self._read or key in _HARMLESS or key in extra or key.endswith(("_token_id", "_token_index")):
+            if key in self._read or key in _HARMLESS or key.endswith(("_token_id", "_token_index")):
                 continue
             if _SHAPE_WORDS.search(key.casefold()) and not _is_nothing(value):
-                raise self.unsupported(f"key {key} = {_shown(value)} is unknown and may change shapes")
+                raise self.unsupported(f"key {key} = {shown(value)} is unknown and may change shapes")
 
 
 def _is_nothing(value: Any) -> bool:
     return value is None or value is False or value in (0, "", [], {})
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."

@@ -8,12 +8,10 @@ flags) is plain Python.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat
-
-Value = Any
-"""A dimension: an int, or a SymPy symbol in the symbolic reading."""
+from costmodel.equations.numerics import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +131,13 @@ class Architecture:
         embedding_format, lm_head_format: how those two are stored.
         lm_head_bias: bias of V in lm_head.
         kv_dtype: dtype of the KV cache if the checkpoint fixes it (``fp8`` where it carries KV scales), else None: as
-        ``dtype``. max_positions: longest context the config allows; 0 if it does not say. vision_parameters:
-        parameters of a vision tower and its projector, which hold memory but take no part in text steps.
-        extra_parameters: other parameters that are stored but not covered by the layers (learned positions).
-        final_norm: a norm of width d before lm_head. quantization: name of the quantisation method, or "" (for
-        display). notes: what the reader should know, e.g. "multi-token-prediction layer not counted".
+            ``dtype``.
+        max_positions: longest context the config allows; 0 if it does not say.
+        vision_parameters: of a vision tower and its projector, which hold memory but take no part in text steps.
+        extra_parameters: others that are stored but not covered by the layers (learned positions).
+        final_norm: a norm of width d before lm_head.
+        quantization: name of the quantisation method, or "" (for display).
+        notes: what the reader should know, e.g. "multi-token-prediction layer not counted".
     """
 
     name: str

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 Value = Any
@@ -19,6 +20,19 @@ def is_symbolic(*values: Value) -> bool:
     """Return True if any value is a SymPy expression (and not a plain number)."""
     sympy = sys.modules.get("sympy")
     return sympy is not None and any(isinstance(value, sympy.Basic) for value in values)
+
+
+def is_zero(value: Value) -> bool:
+    """Return True for the plain number zero: a term that can be left out. Arrays and symbols are never known to be."""
+    return isinstance(value, _NUMBERS) and value == 0
+
+
+def total(terms: Iterable[Value]) -> Value:
+    """Return the sum of ``terms``, 0 if there are none; unlike ``sum``, it adds no zero to arrays and symbols."""
+    added: Value = None
+    for term in terms:
+        added = term if added is None else added + term
+    return 0 if added is None else added
 
 
 def maximum(a: Value, b: Value) -> Value:

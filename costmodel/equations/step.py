@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from costmodel.equations.numerics import Value, ceil, maximum, minimum, smooth_max
+from costmodel.equations.numerics import Value, ceil, is_zero, maximum, minimum, smooth_max, total
 from costmodel.equations.parameters import AttentionKernel, OperatorGroup, Parameters, Rate, Transfer
 from costmodel.equations.work import Work, longest_kv
 
@@ -118,7 +118,7 @@ def step_operators(parameters: Parameters, work: Work) -> list[OperatorTime[Any]
     if (overheads := parameters.overheads) is not None:
         mixed = minimum(work.prefills, 1)
         fixed = mixed * overheads.eager + (1 - mixed) * overheads.graph
-        key = overheads.graph_key if _is_zero(work.prefills) else overheads.eager_key
+        key = overheads.graph_key if is_zero(work.prefills) else overheads.eager_key
         operators.append(OperatorTime("overhead", "overhead", 0.0, 0.0, fixed, 0.0, 0.0, fixed, key))
     return operators
 
@@ -129,12 +129,10 @@ def step_times(parameters: Parameters, work: Work) -> StepTimes[Any]:
     for operator in step_operators(parameters, work):
         key = _REPORTED[operator.group]
         sums[key] = sums[key] + operator.seconds if key in sums else operator.seconds
-    total: Value = None
-    for part in sums.values():
-        total = part if total is None else total + part
-    zero = 0 * total
+    whole = total(sums.values())
+    zero = 0 * whole
     return StepTimes(
-        total, *(sums.get(key, zero) for key in ("linear", "attention", "lm_head", "communication", "other"))
+        whole, *(sums.get(key, zero) for key in ("linear", "attention", "lm_head", "communication", "other"))
     )
 
 
@@ -168,11 +166,11 @@ def _kernel(
     compute = flops / (rate.compute_efficiency * rate.peak)
     memory = moved / (rate.bandwidth_efficiency * rate.bandwidth)
     seconds, fixed = smooth_max(compute, memory, rate.sharpness), 0
-    if not _is_zero(rate.serial):
+    if not is_zero(rate.serial):
         seconds = smooth_max(seconds, rate.serial * launches, rate.sharpness)
-    if not _is_zero(rate.per_token):
+    if not is_zero(rate.per_token):
         seconds = seconds + rate.per_token * launches * tokens
-    if not _is_zero(rate.launch):
+    if not is_zero(rate.launch):
         fixed = rate.launch * launches
         seconds = seconds + fixed
     return OperatorTime(name, group, flops, moved, seconds, compute, memory, fixed, rate.calibrated_by)
@@ -181,9 +179,9 @@ def _kernel(
 def _attention(kernel: AttentionKernel, work: Work) -> list[OperatorTime[Any]]:
     """Prefill and decode attention of the layers of one window; a kernel that serves nothing is left out where that is known."""
     operators = []
-    if not _is_zero(work.prefills):
+    if not is_zero(work.prefills):
         operators.append(_prefill_attention(kernel, work))
-    if not _is_zero(work.decodes):
+    if not is_zero(work.decodes):
         operators.append(_decode_attention(kernel, work))
     return operators
 
@@ -226,13 +224,9 @@ def _decode_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
 def _transfer(transfer: Transfer, tokens: Value) -> OperatorTime[Any]:
     sent = transfer.count * transfer.bytes_per_token * tokens
     moving = transfer.imbalance * sent / (transfer.efficiency * transfer.bandwidth)
-    if not _is_zero(transfer.one_shot_bytes):
+    if not is_zero(transfer.one_shot_bytes):
         at_once = transfer.count * transfer.one_shot_bytes * tokens / (transfer.efficiency * transfer.bandwidth)
         moving = minimum(at_once, moving + transfer.count * transfer.two_shot)
     fixed = transfer.count * transfer.latency
     key = transfer.calibrated_by
     return OperatorTime(transfer.name, "communication", 0 * sent, sent, moving + fixed, 0.0, moving, fixed, key)
-
-
-def _is_zero(value: Value) -> bool:
-    return isinstance(value, (int, float)) and value == 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from costmodel.equations.numerics import Value, minimum
+from costmodel.equations.numerics import Value, is_zero, minimum, total
 from costmodel.equations.work import Window
 
 
@@ -50,14 +50,12 @@ def textbook_attention(model: Textbook, tokens: Value, cached: Value = 0) -> Val
     A chunk of q tokens after c cached ones costs its share, 2·((c + q)² − c²)·h·d_h·L/F. In a window w the triangle is cut off
     where a query would see more than w keys.
     """
-    total: Value = None
-    for window, width in model.attention:
-        area = _causal_area(cached + tokens, window)
-        if not (isinstance(cached, (int, float)) and cached == 0):
-            area = area - _causal_area(cached, window)
-        term = 4 * area * width / (model.attention_peak * model.gpus)
-        total = term if total is None else total + term
-    return total
+
+    def area(window: Window) -> Value:
+        whole = _causal_area(cached + tokens, window)
+        return whole if is_zero(cached) else whole - _causal_area(cached, window)
+
+    return total(4 * area(window) * width / (model.attention_peak * model.gpus) for window, width in model.attention)
 
 
 def textbook_prefill(model: Textbook, tokens: Value, cached: Value = 0) -> Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from costmodel.equations.numerics import Value, maximum, minimum
+from costmodel.equations.numerics import Value, maximum, minimum, total
 
 Window = int | None
 """Width of a sliding window in tokens, the query itself included; None for full attention."""
@@ -111,21 +111,13 @@ def make_work(
     Returns:
         The sums, with one entry per window.
     """
-    prefilled = _total(chunk.tokens for chunk in chunks)
-    prefills = _total(minimum(chunk.tokens, 1) for chunk in chunks)
-    decoding = _total(group.count for group in decodes)
+    prefilled = total(chunk.tokens for chunk in chunks)
+    prefills = total(minimum(chunk.tokens, 1) for chunk in chunks)
+    decoding = total(group.count for group in decodes)
     pairs, prefill_kv, read_kv = {}, {}, {}
     for window in windows:
-        pairs[window] = _total(attended_pairs(chunk.tokens, chunk.cached, window) for chunk in chunks)
-        prefill_kv[window] = _total(chunk_kv(chunk.tokens, chunk.cached, window) for chunk in chunks)
-        read_kv[window] = _total(decode_kv(group, window) for group in decodes)
+        pairs[window] = total(attended_pairs(chunk.tokens, chunk.cached, window) for chunk in chunks)
+        prefill_kv[window] = total(chunk_kv(chunk.tokens, chunk.cached, window) for chunk in chunks)
+        read_kv[window] = total(decode_kv(group, window) for group in decodes)
     rows = prefills + decoding
     return Work(prefilled + decoding, rows, prefills, decoding, pairs, prefill_kv, read_kv, tuple(chunks))
-
-
-def _total(terms: Iterable[Value]) -> Value:
-    """Return the sum of ``terms``, 0 if there are none."""
-    total: Value = None
-    for term in terms:
-        total = term if total is None else total + term
-    return 0 if total is None else total

@@ -165,17 +165,12 @@ def _terms(
 def symbolic_textbook(deployment: Deployment, params: float | None = None) -> tuple[Textbook, dict[Any, float]]:
     """Return the textbook rung with symbols: P, b, h, d_h, L (per window), F, W."""
     numbers = build_textbook(deployment, params)
-    total = numbers.active_parameters
-    parameters, width, peak, bandwidth = symbol("P"), symbol("b"), symbol("F"), symbol("W")
-    values: dict[Any, float] = {parameters: total, width: numbers.weight_bytes / total}
-    stored: Any = parameters * width
+    whole, width, peak, bandwidth = symbol("P"), symbol("b"), symbol("F"), symbol("W")
+    total, active = numbers.active_parameters, whole
     if _is_mixture(deployment.architecture):
-        active, parameters = symbol("P_a"), symbol("P_a")
-        whole = symbol("P")
-        stored = whole * width
-        share = numbers.active_parameters
-        all_parameters = total_parameters(deployment.architecture)
-        values = {whole: all_parameters, active: share, width: numbers.weight_bytes / all_parameters}
+        total = total_parameters(deployment.architecture) if params is None else params
+        active = symbol("P_a")
+    values: dict[Any, float] = {whole: total, active: numbers.active_parameters, width: numbers.weight_bytes / total}
     attention: list[tuple[Window, Any]] = []
     many = len(numbers.attention) > 1
     for index, (window, summed) in enumerate(numbers.attention, start=1):
@@ -198,7 +193,7 @@ def symbolic_textbook(deployment: Deployment, params: float | None = None) -> tu
     if numbers.gpus != 1:
         gpus = symbol("t")
         values[gpus] = numbers.gpus
-    return Textbook(stored, parameters, tuple(attention), peak, attention_peak, bandwidth, gpus), values
+    return Textbook(whole * width, active, tuple(attention), peak, attention_peak, bandwidth, gpus), values
 
 
 def _is_mixture(architecture: Architecture) -> bool:

@@ -69,8 +69,6 @@ HELPERS = {
     "smooth_max": numerics.smooth_max,
     "smooth_max_slope": numerics.smooth_max_slope,
     "smooth_max_sharpness_slope": numerics.smooth_max_sharpness_slope,
-    "Heaviside": lambda x, at_zero=0.5: (
-        numerics.smooth_max_slope(x, 0.0, float("inf")) if x > 0 else (at_zero if x == 0 else 0.0)
-    ),
+    "Heaviside": lambda x, at_zero=0.5: 1.0 if x > 0 else at_zero if x == 0 else 0.0,
 }
 """What :func:`sympy.lambdify` needs to evaluate formulas and their derivatives."""

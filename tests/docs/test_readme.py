@@ -90,18 +90,23 @@ def test_the_python_block_runs_and_says_the_truth(repo_root: Path) -> None:
     assert costmodel.predict(value).spike.height_s <= 0.050 < costmodel.predict(value + 1).spike.height_s
 
 
-def test_numbers_in_the_text_hold(repo_root: Path) -> None:
+def test_numbers_in_the_text_hold(repo_root: Path, own_folder: Path) -> None:
     text = " ".join(page(repo_root).split())
     rungs = costmodel.predict().rungs
     shown = [
         (round(rung.prefill_s * 1e3), round(rung.decode_step_s * 1e3, 1)) for rung in (rungs.textbook, rungs.roofline)
     ]
     [numbers] = re.findall(
-        r"about 179 ms, where textbook says (\d+) and the floor is (\d+); those of the decode step to 7\.5 ms, "
+        r"this prefill at (\d+) ms, where textbook says (\d+) and the floor is (\d+), and the decode step at ([\d.]+) ms, "
         r"where they say ([\d.]+) and ([\d.]+);",
         text,
     )
-    assert [(int(numbers[0]), float(numbers[2])), (int(numbers[1]), float(numbers[3]))] == shown
+    prefills, decodes = [int(number) for number in numbers[:3]], [float(number) for number in numbers[3:]]
+    assert list(zip(prefills[1:], decodes[1:], strict=True)) == shown
+    if importlib.util.find_spec("aiconfigurator_core"):
+        assert run("fit --gpu h100 --output h100.toml").exit_code == 0
+        fitted = costmodel.predict(calibration=own_folder / "h100.toml").best
+        assert [round(fitted.prefill_s * 1e3), round(fitted.decode_step_s * 1e3, 1)] == [prefills[0], decodes[0]]
     engine = costmodel.predict().engine.name
     assert f"What a default server does is that of {engine};" in text
     assert f"{len(costmodel.gpu_names())} parts, every number with its source" in text

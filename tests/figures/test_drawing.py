@@ -15,6 +15,7 @@ from costmodel.cli.figures.breakdown import distinguish
 from costmodel.cli.figures.groups import GROUPS, group_of, seconds_by_group
 from costmodel.cli.figures.labels import spread
 from costmodel.cli.figures.roofline import roofs_in_use
+from costmodel.cli.text import plural
 from costmodel.documents import Operator
 from costmodel.hardware.errors import InputError
 from costmodel.prediction import predict
@@ -87,7 +88,7 @@ def test_timeline_gives_height_ratio_and_decode_step(
     assert style.format_seconds(prediction.spike.height_s) in text
     assert f"{style.format_seconds(prediction.best.decode_step_s)} each" in text
     assert f"{style.format_ratio(ratio)} decode steps" in text
-    assert style.plural(prediction.workload.streams, "stream") in text
+    assert plural(prediction.workload.streams, "stream") in text
 
 
 def test_timeline_of_the_lesson(drawn: Callable[..., Figure], texts: Callable[[Figure], list[Text]]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from costmodel.cli.figures import style
 from costmodel.cli.figures.groups import GROUPS
 from costmodel.cli.figures.heights import _LOOKS
+from costmodel.cli.text import count, plural
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_seconds_have_three_digits(seconds: float, text: str) -> None:
 def test_other_numbers() -> None:
     assert style.format_limit(0.05) == "50 ms"
     assert style.format_limit(2.0) == "2 s"
-    assert style.format_tokens(100000) == "100,000"
+    assert count(100000) == "100,000"
     assert [style.format_ratio(ratio) for ratio in (1.0, 9.94, 9.96, 25.48, 1193.7)] == [
         "1.0",
         "9.9",
@@ -51,7 +52,7 @@ def test_other_numbers() -> None:
     ]
     assert style.significant(0.05154) == "0.0515"
     assert style.significant(0) == "0"
-    assert style.plural(1, "stream") == "1 stream"
+    assert plural(1, "stream") == "1 stream"
     assert style.time_unit(12.0) == (1.0, "s")
 
 

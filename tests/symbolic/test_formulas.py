@@ -104,3 +104,11 @@ def test_elasticities_of_a_chunked_spike(prompt: int, chunk: int) -> None:
             **{name: made.values[symbol(name)] - step}
         )
         assert found[name] == pytest.approx(slope / 2e-6 / made.evaluate(), abs=1e-6)
+
+
+def test_the_count_that_was_asked_for_is_the_p_of_a_mixture() -> None:
+    mixture = deploy("Mixtral-8x7B-v0.1")
+    asked, own = (formula(mixture, "decode", "textbook", params=params) for params in (47e9, None))
+    assert asked.values[symbol("P")] == 47e9
+    assert asked.values[symbol("b")] == pytest.approx(own.values[symbol("b")])
+    assert asked.evaluate() / own.evaluate() == pytest.approx(47e9 / own.values[symbol("P")])

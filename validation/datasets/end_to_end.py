@@ -18,7 +18,7 @@ import numpy as np
 from costmodel.hardware.errors import InputError
 from costmodel.validation.datasets.formats import NAMES
 from costmodel.validation.datasets.package import SYSTEMS, package_folder
-from costmodel.validation.datasets.tables import Column, Mask
+from costmodel.validation.datasets.tables import Column, Mask, check_mask
 
 FILE: Final = Path("systems", "silicon_sample.csv")
 
@@ -143,8 +143,7 @@ class EndToEndTable:
         Raises:
             InputError: the mask is not one truth value per row.
         """
-        if mask.dtype != np.bool_ or mask.shape != (len(self),):
-            raise InputError(f"mask must be {len(self)} truth values, not {mask.dtype} of shape {mask.shape}")
+        check_mask(mask, len(self))
         return type(self)(tuple(row for row, kept in zip(self.rows, mask.tolist(), strict=True) if kept))
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat
+from costmodel.architecture.formats import INPUT_BYTES, PLAIN_FORMATS, WeightFormat
 from costmodel.hardware.errors import unknown_name
 
 
@@ -26,9 +26,7 @@ class Quantisation:
     @property
     def activation_bytes(self) -> float:
         """Bytes of one activation as the matrix unit reads it [B]."""
-        return {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": PLAIN_FORMATS["nvfp4"].bytes_per_weight}[
-            self.compute
-        ]
+        return INPUT_BYTES[self.compute]
 
 
 QUANTISATIONS: Final = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.equations.work import attended_pairs
+from costmodel.equations.work import Decodes, attended_pairs, decode_kv
 from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import InputError
 from costmodel.validation.datasets.formats import quantisation
@@ -72,8 +72,7 @@ def weight_bytes(table: GemmTable) -> Column:
 
 def kv_bytes(table: DecodeTable) -> Column:
     """Return the bytes of K and V that a decode step reads: 2·batch·h_kv·d·min(context + 1, window) elements [B]."""
-    reached = np.minimum(table.context + 1, table.window)
-    return 2 * _kv_element(table) * table.batch * table.kv_heads * table.head_dim * reached
+    return 2 * _kv_element(table) * table.kv_heads * table.head_dim * _kv_read(table)
 
 
 def gemm_floor(table: GemmTable, part: Limits) -> Column:
@@ -96,8 +95,7 @@ def prefill_floor(table: PrefillTable, part: Limits) -> Column:
 
 def decode_floor(table: DecodeTable, part: Limits) -> Column:
     """Return max(4·h·d·context/F, bytes of K, V, Q and output/W) [s]."""
-    reached = np.minimum(table.context + 1, table.window)
-    flops = 4 * table.batch * table.query_heads * table.head_dim * reached
+    flops = 4 * table.query_heads * table.head_dim * _kv_read(table)
     moved = kv_bytes(table) + _query_bytes(table) * table.batch * table.query_heads * table.head_dim
     return np.maximum(flops / _attention_peak(table, part), moved / part.bandwidth)
 
@@ -105,6 +103,13 @@ def decode_floor(table: DecodeTable, part: Limits) -> Column:
 def all_reduce_floor(table: AllReduceTable, part: Limits) -> Column:
     """Return bytes/link [s]: every rank sends and receives the message once at least, even if the switch adds."""
     return table.bytes / part.link
+
+
+def _kv_read(table: DecodeTable) -> Column:
+    """Return the KV tokens that all sequences of a row read [tokens]."""
+    window: Any = table.window
+    read: Column = decode_kv(Decodes(table.batch, table.context), window)
+    return read
 
 
 def _kv_element(table: AttentionTable) -> float:

@@ -102,10 +102,26 @@ def _attention(gpu: str, operator: str, engine: str, dtype: str, kv_dtype: str, 
     return read(gpu, operator, engine, version, texts, {**dict.fromkeys(_ATTENTION, np.nan), "window_size": 0.0})
 
 
-def _window(raw: RawTable) -> Column:
-    """Return the window: the file writes 0, or has no column, for full attention."""
-    written = raw.numbers["window_size"]
-    return np.where(written > 0, written, np.inf)
+class _Heads(TypedDict):
+    kv_dtype: str
+    batch: Column
+    query_heads: Column
+    kv_heads: Column
+    head_dim: Column
+    window: Column
+
+
+def _heads(raw: RawTable, kv_dtype: str) -> _Heads:
+    """Return what tables of attention have in common; for full attention the file writes window 0, or has no column."""
+    numbers = raw.numbers
+    return {
+        "kv_dtype": kv_dtype,
+        "batch": numbers["batch_size"],
+        "query_heads": numbers["num_heads"],
+        "kv_heads": numbers["num_key_value_heads"],
+        "head_dim": numbers["head_dim"],
+        "window": np.where(numbers["window_size"] > 0, numbers["window_size"], np.inf),
+    }
 
 
 def prefill_attention(
@@ -113,17 +129,11 @@ def prefill_attention(
 ) -> PrefillTable:
     """Read attention of whole prompts; arguments as of :func:`gemm`, ``dtype`` that of the queries."""
     raw = _attention(gpu, "prefill_attention", engine, dtype, kv_dtype, version)
-    numbers = raw.numbers
     return PrefillTable(
         **_origin(raw, gpu, engine, dtype),
-        kv_dtype=kv_dtype,
-        batch=numbers["batch_size"],
-        query_heads=numbers["num_heads"],
-        kv_heads=numbers["num_key_value_heads"],
-        head_dim=numbers["head_dim"],
-        window=_window(raw),
-        tokens=numbers["isl"],
-        cached=numbers["step"],
+        **_heads(raw, kv_dtype),
+        tokens=raw.numbers["isl"],
+        cached=raw.numbers["step"],
     )
 
 
@@ -132,16 +142,10 @@ def decode_attention(
 ) -> DecodeTable:
     """Read attention of decoding sequences; arguments as of :func:`gemm`, ``dtype`` that of the queries."""
     raw = _attention(gpu, "decode_attention", engine, dtype, kv_dtype, version)
-    numbers = raw.numbers
     return DecodeTable(
         **_origin(raw, gpu, engine, dtype),
-        kv_dtype=kv_dtype,
-        batch=numbers["batch_size"],
-        query_heads=numbers["num_heads"],
-        kv_heads=numbers["num_key_value_heads"],
-        head_dim=numbers["head_dim"],
-        window=_window(raw),
-        context=numbers["step"],
+        **_heads(raw, kv_dtype),
+        context=raw.numbers["step"],
     )
 
 

@@ -15,6 +15,12 @@ Words = NDArray[np.str_]
 Mask = NDArray[np.bool_]
 
 
+def check_mask(mask: Mask, rows: int) -> None:
+    """Refuse a mask that is not one truth value per row, with :class:`InputError`."""
+    if mask.dtype != np.bool_ or mask.shape != (rows,):
+        raise InputError(f"mask must be {rows} truth values, not {mask.dtype} of shape {mask.shape}")
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Base of records by column: every array field has one entry per row and cannot be written to."""
@@ -45,8 +51,7 @@ class Columns:
         Raises:
             InputError: the mask is not one truth value per row.
         """
-        if mask.dtype != np.bool_ or mask.shape != (len(self),):
-            raise InputError(f"mask must be {len(self)} truth values, not {mask.dtype} of shape {mask.shape}")
+        check_mask(mask, len(self))
         return replace(self, **{name: array[mask] for name, array in self.columns().items()})
 
 
