@@ -57,7 +57,7 @@ def _one(figure: str, prediction: Prediction, options: dict[str, Any]) -> Figure
     deployment = deploy(**{name: options[name] for name in names})
     if figure == "roofline":
         return draw_roofline(prediction, deployment.hardware.peaks, deployment.hardware.bandwidth)
-    calibration = find_calibration(options["calibration"], deployment)
+    calibration = find_calibration(options["calibration"], deployment, options["engine"])
     parameters = build_parameters(deployment, CalibratedRates(calibration) if calibration else None)
     workload = ("prompt", "prompts", "streams", "context", "chunk", "every")
     load = make_load(deployment, **{name: options[name] for name in workload})
