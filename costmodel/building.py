@@ -19,7 +19,7 @@ from costmodel.architecture.linears import Linear, layer_linears, query_heads_pe
 from costmodel.architecture.types import Attention, LayerKind
 from costmodel.deployment import Deployment
 from costmodel.dtypes import main_format
-from costmodel.equations.numerics import Value
+from costmodel.equations.numerics import Value, total
 from costmodel.equations.parameters import AttentionKernel, ExpertGemm, Gemm, Parameters, Transfer
 from costmodel.equations.rates import DatasheetRates, RateSource
 from costmodel.equations.textbook import Textbook
@@ -47,6 +47,11 @@ def build_parameters(deployment: Deployment, rates: RateSource | None = None) ->
                 gemms[key] = _add(gemms[key], gemm) if key in gemms else gemm
     layers = sum(deployment.layer_counts[1:], deployment.layer_counts[0])
     architecture = deployment.architecture
+    moe_layers = total(
+        count
+        for kind, count in zip(architecture.kinds, deployment.layer_counts, strict=True)
+        if kind.feed_forward.kind == "moe"
+    )
     return Parameters(
         gemms=(*_distinct(gemms.values()), _lm_head(deployment, rates)),
         experts=tuple(_distinct(experts.values())),
@@ -55,7 +60,7 @@ def build_parameters(deployment: Deployment, rates: RateSource | None = None) ->
         elementwise=rates.elementwise(
             layers, architecture.hidden, deployment.activation_bytes, deployment.hardware.bandwidth
         ),
-        overheads=rates.overheads(layers),
+        overheads=rates.overheads(layers, moe_layers),
     )
 
 

@@ -70,7 +70,16 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
     "overhead": {
         "per_layer_s": (0.0, 0.0, 1.0),
         "per_step_s": (0.0, 0.0, 10.0),
+        "per_moe_layer_s": (0.0, 0.0, 1.0),
+        "per_sequence_s": (0.0, 0.0, 1.0),
         "graph_multiple": (1.0, 1.0, 1024.0),
+    },
+    "overlap": {
+        "hidden": (0.0, 0.0, 1.0),
+    },
+    "request": {
+        "per_request_s": (0.0, 0.0, 60.0),
+        "steps_waited": (0.0, 0.0, 10.0),
     },
 }
 """Named forms and, for each of their parameters, the default and the bounds [low, high] it must keep.
@@ -88,7 +97,9 @@ mean context.
 ``link``: latency_s + latency_per_log2_s·log2(t) + bytes/(bandwidth_efficiency·B_link), times imbalance for the bytes.
 ``link_switch``: latency_s + latency_per_log2_s·log2(t) + the faster of one shot, (t − 1)·message/(efficiency·B_link), and two shots,
 2·(t − 1)/t·message/(efficiency·B_link) + two_shot_s.
-``overhead``: L·per_layer_s + per_step_s; graph_multiple pads the batch of a decode step (CUDA graphs are captured in steps).
+``overhead``: L·per_layer_s + L_moe·per_moe_layer_s + per_step_s + D·per_sequence_s; graph_multiple pads the batch of a decode step (CUDA graphs are captured in steps).
+``overlap``: the share of every kernel's launch_s and latency_s that disappears behind the kernel before it: tables time kernels one by one.
+``request``: per_request_s of a request outside its steps, and steps_waited, the steps under way that a prompt waits for.
 """
 
 OPERATORS: Final = {
@@ -103,6 +114,8 @@ OPERATORS: Final = {
     "pipeline": "link",
     "overhead.graph": "overhead",
     "overhead.eager": "overhead",
+    "launches": "overlap",
+    "request": "request",
 }
 """Operators a calibration may name and their plain form. The first five may carry a dtype suffix: ``gemm.bf16`` goes before ``gemm``."""
 
@@ -197,6 +210,8 @@ class Calibration(Frozen):
     engine: str
     provenance: Provenance
     operators: dict[str, FittedOperator] = Field(min_length=1)
+    end_to_end: dict[Literal["ttft", "tpot"], Residuals] = Field(default_factory=dict)
+    """Of mean TTFT and TPOT in a closed loop, on rows that were held out."""
     notes: tuple[str, ...] = ()
 
     @model_validator(mode="after")

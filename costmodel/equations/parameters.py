@@ -185,7 +185,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """Time that belongs to no kernel: L·t_layer + t_step, apart for CUDA-graph decode steps and eager mixed steps [s].
+    """Time that belongs to no kernel: L·t_layer + t_step + D·t_seq, apart for CUDA-graph decode steps and eager mixed steps [s].
 
     ``graph_multiple`` pads the batch of a pure decode step to a multiple of this many tokens (1: no padding).
     """
@@ -194,6 +194,9 @@ class Overheads:
     """Seconds added to a step without prefill."""
     eager: Value = 0
     """Seconds added to a step with prefill."""
+    graph_sequence: Value = 0
+    eager_sequence: Value = 0
+    """Seconds added for every decoding sequence."""
     graph_multiple: int = 1
     graph_key: str = ""
     eager_key: str = ""

@@ -45,8 +45,8 @@ class RateSource(Protocol):
     ) -> Elementwise | None:
         """Return the elementwise term, None if there is none."""
 
-    def overheads(self, layers: Value) -> Overheads | None:
-        """Return the engine's overheads, None if there are none."""
+    def overheads(self, layers: Value, moe_layers: Value) -> Overheads | None:
+        """Return the engine's overheads for so many layers, of which ``moe_layers`` have routed experts; None if there are none."""
 
 
 class DatasheetRates:
@@ -73,7 +73,7 @@ class DatasheetRates:
     def elementwise(self, layers: Value, hidden: Value, activation_bytes: Value, bandwidth: Value) -> None:
         """Return None: not part of the floor."""
 
-    def overheads(self, layers: Value) -> None:
+    def overheads(self, layers: Value, moe_layers: Value) -> None:
         """Return None: not part of the floor."""
 
 
@@ -117,7 +117,7 @@ class CalibratedRates:
         fitted = self.calibration.operators[key]
         number = partial(self.number, key)
         compute = 1 if fitted.form == "decode_split" else number("compute_efficiency")
-        launch, serial, per_token = number("launch_s"), 0, 0
+        launch, serial, per_token = number("launch_s") * self.launches(), 0, 0
         if fitted.form == "gemm_split":
             compute = compute / (1 + number("ramp_inputs") / inputs)
             launch = launch * (1 + inputs / (inputs + outputs))
@@ -152,6 +152,7 @@ class CalibratedRates:
         if key is None:
             return Transfer(name, count, bytes_per_token, 0, bandwidth)
         latency = self.number(key, "latency_s") + self.number(key, "latency_per_log2_s") * log2(gpus)
+        latency = latency * self.launches()
         efficiency = self.number(key, "bandwidth_efficiency")
         if self.calibration.operators[key].form == "link_switch":
             # bytes_per_token is that of a ring, 2·(t − 1)/t of the message; one shot sends (t − 1) messages.
@@ -173,15 +174,22 @@ class CalibratedRates:
             moved, self.number(key, "bandwidth_efficiency") * bandwidth, layers * self.number(key, "launch_s")
         )
 
-    def overheads(self, layers: Value) -> Overheads | None:
-        """Return L·t_layer + t_step for graph and eager steps; one stands for both where only one was fitted."""
+    def launches(self) -> Value:
+        """Return the share of a kernel's launch that is left where kernels follow one another."""
+        return 1 - self.number("launches", "hidden") if "launches" in self.calibration.operators else 1
+
+    def overheads(self, layers: Value, moe_layers: Value) -> Overheads | None:
+        """Return L·t_layer + L_moe·t_moe + t_step for graph and eager steps; one stands for both where only one was fitted."""
         graph, eager = self.find("overhead.graph"), self.find("overhead.eager")
         if graph is None and eager is None:
             return None
+        keys = (graph or eager or "", eager or graph or "")
         seconds = [
-            layers * self.number(key, "per_layer_s") + self.number(key, "per_step_s")
-            for key in (graph or eager, eager or graph)
-            if key is not None
+            layers * self.number(key, "per_layer_s")
+            + moe_layers * self.number(key, "per_moe_layer_s")
+            + self.number(key, "per_step_s")
+            for key in keys
         ]
+        sequences = [self.number(key, "per_sequence_s") for key in keys]
         multiple = self.calibration.operators[graph].number("graph_multiple") if graph else 1.0
-        return Overheads(seconds[0], seconds[1], int(multiple), graph or eager or "", eager or graph or "")
+        return Overheads(*seconds, *sequences, int(multiple), *keys)

@@ -117,7 +117,12 @@ def step_operators(parameters: Parameters, work: Work) -> list[OperatorTime[Any]
         )
     if (overheads := parameters.overheads) is not None:
         mixed = minimum(work.prefills, 1)
-        fixed = mixed * overheads.eager + (1 - mixed) * overheads.graph
+        graph, eager = overheads.graph, overheads.eager
+        if not is_zero(overheads.graph_sequence):
+            graph = graph + overheads.graph_sequence * work.decodes
+        if not is_zero(overheads.eager_sequence):
+            eager = eager + overheads.eager_sequence * work.decodes
+        fixed = mixed * eager + (1 - mixed) * graph
         key = overheads.graph_key if is_zero(work.prefills) else overheads.eager_key
         operators.append(OperatorTime("overhead", "overhead", 0.0, 0.0, fixed, 0.0, 0.0, fixed, key))
     return operators
