@@ -97,7 +97,8 @@ mean context.
 ``link``: latency_s + latency_per_log2_s·log2(t) + bytes/(bandwidth_efficiency·B_link), times imbalance for the bytes.
 ``link_switch``: latency_s + latency_per_log2_s·log2(t) + the faster of one shot, (t − 1)·message/(efficiency·B_link), and two shots,
 2·(t − 1)/t·message/(efficiency·B_link) + two_shot_s.
-``overhead``: L·per_layer_s + L_moe·per_moe_layer_s + per_step_s + D·per_sequence_s; graph_multiple pads the batch of a decode step (CUDA graphs are captured in steps).
+``overhead``: L·per_layer_s + L_moe·per_moe_layer_s + per_step_s + D·per_sequence_s;
+graph_multiple pads the batch of a decode step (CUDA graphs are captured in steps).
 ``overlap``: the share of every kernel's launch_s and latency_s that disappears behind the kernel before it: tables time kernels one by one.
 ``request``: per_request_s of a request outside its steps, and steps_waited, the steps under way that a prompt waits for.
 """

@@ -154,7 +154,7 @@ def fit_kernel(evaluator: Evaluator, data: Mapping[str, Array], seconds: Array) 
         rows = int(below.sum())
         raise InputError(f"the fit of {evaluator.model.operator} is below the physical floor in {rows} rows")
     jacobian = slopes(found.x)
-    errors, correlations = _uncertainty(jacobian, residuals(found.x))
+    errors, correlations = uncertainty(jacobian, residuals(found.x))
     undetermined = tuple(name for name, column in zip(names, jacobian.T, strict=True) if np.max(np.abs(column)) < SEEN)
     at_bound = tuple(
         name
@@ -173,7 +173,7 @@ def fit_kernel(evaluator: Evaluator, data: Mapping[str, Array], seconds: Array) 
     return FitResult(values, standard_errors, correlations, at_bound, indistinct, undetermined, len(seconds))
 
 
-def _uncertainty(jacobian: Array, residuals: Array) -> tuple[Array, Array]:
+def uncertainty(jacobian: Array, residuals: Array) -> tuple[Array, Array]:
     """Return standard errors and correlations: (JᵀJ)⁻¹·s², s from the median absolute residual, so that outliers do not inflate it."""
     spread = 1.4826 * float(np.median(np.abs(residuals)))
     covariance = np.linalg.pinv(jacobian.T @ jacobian) * spread**2
