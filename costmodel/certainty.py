@@ -66,6 +66,12 @@ def find_calibration(
     return calibration
 
 
+def request_overheads(calibration: Calibration | None) -> tuple[float, float]:
+    """Return the time of a request outside its steps [s], and the steps under way that its prompt waits for; (0, 0.5) if not fitted."""
+    fitted = calibration.operators.get("request") if calibration else None
+    return (fitted.number("per_request_s"), fitted.number("steps_waited")) if fitted else (0.0, 0.5)
+
+
 def no_calibration(deployment: Deployment, engine: str) -> str:
     """Return what to say where the calibrated rung is asked for and there is no calibration."""
     shipped = ", ".join(f"{gpu} ({of})" for gpu, of in shipped_calibrations())
