@@ -55,6 +55,8 @@ PLAIN_FORMATS: Final = {
     "bf16": WeightFormat("bf16"),
     "fp16": WeightFormat("fp16"),
     "fp8": WeightFormat("fp8"),
+    # As DeepSeek, Qwen and MiniMax publish it: one fp32 scale per 128 × 128 weights, activations scaled per 128 of a token.
+    "fp8-block": WeightFormat("fp8", group_size=128 * 128, scale_bits=32),
     "int8": WeightFormat("int8"),
     # AWQ and GPTQ at their usual group of 128: an fp16 scale and a 4-bit zero point per group.
     "int4": WeightFormat("int4", group_size=128, scale_bits=20, weight_only=True),

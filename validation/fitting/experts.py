@@ -32,10 +32,11 @@ def matrix_suffix(stored: str) -> str:
 def table_engine(engine: str, stored: str) -> str:
     """Return whose table of linear layers stands for ``engine``.
 
-    fp8-block layers of vLLM were called one by one, without a CUDA graph: the host's launches are what was measured (57 µs on H100,
-    163 on B200, where the kernel takes 8 to 10). SGLang calls the same DeepGEMM kernels, in a graph.
+    vLLM's fp8-block and nvfp4 layers were called one by one, without a CUDA graph, so up to some hundred tokens the host's launches are
+    what was measured (fp8-block: 57 µs on H100, 163 on B200; the kernel takes 8 to 10). SGLang calls the same libraries (DeepGEMM,
+    FlashInfer) in a graph, as servers decode.
     """
-    return "sglang" if (engine, stored) == ("vllm", "fp8-block") else engine
+    return "sglang" if engine == "vllm" and stored in ("fp8-block", "nvfp4") else engine
 
 
 def experts_model(
