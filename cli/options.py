@@ -120,7 +120,7 @@ def deployment_options(command: Command) -> Command:
                 "--dtype",
                 type=Values("text"),
                 default=None,
-                help="Weight dtype: bf16, fp16, fp8, int8, int4, mxfp4, nvfp4.  [default: the checkpoint's]",
+                help="Weight dtype: bf16, fp16, fp8, fp8-block, int8, int4, mxfp4, nvfp4.  [default: the checkpoint's]",
             ),
             click.option(
                 "--kv-dtype",

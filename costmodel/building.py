@@ -14,13 +14,13 @@ from costmodel.architecture.counts import (
     parameter_table,
     total_parameters,
 )
-from costmodel.architecture.formats import INPUT_BYTES
+from costmodel.architecture.formats import INPUT_BYTES, WeightFormat, format_name
 from costmodel.architecture.linears import Linear, layer_linears, query_heads_per_gpu
 from costmodel.architecture.types import Attention, LayerKind
 from costmodel.deployment import Deployment
 from costmodel.dtypes import main_format
 from costmodel.equations.numerics import Value, total
-from costmodel.equations.parameters import AttentionKernel, ExpertGemm, Gemm, Parameters, Transfer
+from costmodel.equations.parameters import AttentionKernel, ExpertGemm, Gemm, Parameters, Rate, Transfer
 from costmodel.equations.rates import DatasheetRates, RateSource
 from costmodel.equations.textbook import Textbook
 from costmodel.equations.work import Window
@@ -108,7 +108,6 @@ def build_textbook(deployment: Deployment, params: float | None = None) -> Textb
 
 def _gemm(deployment: Deployment, rates: RateSource, linear: Linear, count: Value) -> Gemm:
     dtype = deployment.compute_dtype_of(linear.fmt)
-    hardware = deployment.hardware
     return Gemm(
         name=linear.name,
         group="linear",
@@ -116,7 +115,7 @@ def _gemm(deployment: Deployment, rates: RateSource, linear: Linear, count: Valu
         weight_bytes=linear.inputs * linear.outputs * deployment.format_bytes[linear.fmt] * count,
         io_bytes_per_token=_io_bytes(deployment, linear.inputs, linear.outputs, dtype) * count,
         count=count,
-        rate=rates.kernel("gemm", dtype, hardware.peaks[dtype], hardware.bandwidth, linear.inputs, linear.outputs),
+        rate=_rate(rates, "gemm", dtype, deployment, linear.inputs, linear.outputs, linear.fmt),
     )
 
 
@@ -124,9 +123,10 @@ def _expert_gemm(
     deployment: Deployment, rates: RateSource, kind: LayerKind, linear: Linear, count: Value
 ) -> ExpertGemm:
     dtype = deployment.compute_dtype_of(linear.fmt)
-    hardware, ff = deployment.hardware, kind.feed_forward
+    ff = kind.feed_forward
     # With expert parallelism whole experts live on one GPU, and r replicas send it their tokens: r·N·k/e = N·k/t of them arrive.
     visits = ff.experts_per_token / deployment.tp if deployment.ep > 1 else ff.experts_per_token
+    rate = _rate(rates, "experts", dtype, deployment, linear.inputs, linear.outputs, linear.fmt)
     return ExpertGemm(
         name=linear.name,
         flops_per_token=2 * linear.inputs * linear.outputs * visits * count,
@@ -135,13 +135,30 @@ def _expert_gemm(
         idle_probability=1 - ff.experts_per_token / ff.experts,
         replicas=deployment.replicas,
         count=count,
-        rate=rates.kernel("experts", dtype, hardware.peaks[dtype], hardware.bandwidth, linear.inputs, linear.outputs),
+        rate=rate,
         visits_per_token=visits,
+        copies=linear.copies,
+        grouped=rates.grouped(rate),
+    )
+
+
+def _rate(
+    rates: RateSource,
+    operator: str,
+    dtype: str,
+    deployment: Deployment,
+    inputs: Value,
+    outputs: Value,
+    fmt: WeightFormat,
+) -> Rate:
+    hardware = deployment.hardware
+    return rates.kernel(
+        operator, dtype, hardware.peaks[dtype], hardware.bandwidth, inputs, outputs, format_name(fmt, dtype)
     )
 
 
 def _lm_head(deployment: Deployment, rates: RateSource) -> Gemm:
-    architecture, hardware = deployment.architecture, deployment.hardware
+    architecture = deployment.architecture
     fmt = architecture.embedding_format if architecture.tied_embeddings else architecture.lm_head_format
     dtype = deployment.compute_dtype_of(fmt)
     vocabulary = architecture.vocabulary if deployment.tp == 1 else architecture.vocabulary / deployment.tp
@@ -152,7 +169,7 @@ def _lm_head(deployment: Deployment, rates: RateSource) -> Gemm:
         weight_bytes=architecture.hidden * vocabulary * deployment.format_bytes[fmt],
         io_bytes_per_token=_io_bytes(deployment, architecture.hidden, vocabulary, dtype),
         count=1,
-        rate=rates.kernel("lm_head", dtype, hardware.peaks[dtype], hardware.bandwidth, architecture.hidden, vocabulary),
+        rate=_rate(rates, "lm_head", dtype, deployment, architecture.hidden, vocabulary, fmt),
         per_row=True,
     )
 

@@ -101,6 +101,8 @@ def calibration_warnings(
         found.append("not in the calibration, taken at datasheet rates: " + ", ".join(datasheet))
     if left_out:
         found.append("not in the calibration, left out, so that steps come out too short: " + ", ".join(left_out))
+    if rates.borrowed:
+        found.append("not in the calibration in their format: " + ", ".join(rates.borrowed))
     outside: dict[str, list[str]] = {}
     for step, work in steps.items():
         for operator in step_operators(rungs["calibrated"], work):

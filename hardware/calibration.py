@@ -35,6 +35,14 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "quantise_efficiency": (1.0, 0.0, 1.0),
         "depth_s": (0.0, 0.0, 1e-6),
     },
+    "experts_grouped": {
+        "compute_efficiency": (1.0, 0.0, 1.0),
+        "bandwidth_efficiency": (1.0, 0.0, 1.0),
+        "launch_s": (0.0, 0.0, 1.0),
+        "padding_rows": (0.0, 0.0, 4096.0),
+        "passes": (0.0, 0.0, 1e3),
+        "expert_s": (0.0, 0.0, 1e-3),
+    },
     "prefill_tile": {
         "compute_efficiency": (1.0, 0.0, 1.0),
         "bandwidth_efficiency": (1.0, 0.0, 1.0),
@@ -89,6 +97,8 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
 reduction of a deep matrix that is split over its k inputs; m outputs.
 ``gemm_quant``: launch_s + 3·N·k/(quantise_efficiency·W) (activations read in 16 bits and written in 8 before the product) +
 smooth_max(smooth_max(compute, memory), depth_s·k): a kernel that does not split k takes its time for the depth alone.
+``experts_grouped``: launch_s + passes·2·(k + m)/W per routed row + max(compute with padding_rows more rows for every expert touched,
+memory + expert_s for every expert touched), never below the roofline; experts are touched as an uneven router does.
 ``prefill_tile``: launch_s + smooth_max(compute + (queries, outputs and kv_passes times the K and V bytes)/(bandwidth_efficiency·W),
 the longest tile: tile_rows queries over all their keys on one multiprocessor).
 ``decode_split``: launch_s + saturation_s·c/(c + saturation_tokens) + the K and V bytes of c + padding_tokens tokens per sequence, c the
@@ -118,12 +128,13 @@ OPERATORS: Final = {
     "launches": "overlap",
     "request": "request",
 }
-"""Operators a calibration may name and their plain form. The first five may carry a dtype suffix: ``gemm.bf16`` goes before ``gemm``."""
+"""Operators a calibration may name and their plain form. The first five may carry a suffix: the format that
+weights are stored in goes before the compute dtype, and that before none (``gemm.fp8-block``, ``gemm.fp8``, ``gemm``)."""
 
 OTHER_FORMS: Final = {
     "gemm": ("gemm_split", "gemm_quant"),
     "lm_head": ("gemm_split", "gemm_quant"),
-    "experts": ("gemm_split", "gemm_quant"),
+    "experts": ("gemm_split", "gemm_quant", "experts_grouped"),
     "prefill_attention": ("prefill_tile",),
     "decode_attention": ("decode_split",),
     "all_reduce": ("link_switch",),
@@ -227,9 +238,9 @@ class Calibration(Frozen):
                 raise ValueError(f"operator {key!r} takes form {' or '.join(map(repr, forms))}, not {operator.form!r}")
         return self
 
-    def find(self, operator: str, dtype: str | None = None) -> tuple[str, FittedOperator] | None:
-        """Return (key, fit) of an operator, the entry for ``dtype`` before the general one; None if neither is there."""
-        for key in (f"{operator}.{dtype}", operator):
+    def find(self, operator: str, dtype: str | None = None, stored: str = "") -> tuple[str, FittedOperator] | None:
+        """Return (key, fit) of an operator: the entry for the stored format, for the compute ``dtype``, the general one; or None."""
+        for key in (f"{operator}.{stored}", f"{operator}.{dtype}", operator):
             if key in self.operators:
                 return key, self.operators[key]
         return None

@@ -101,6 +101,19 @@ class Gemm:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupedExperts:
+    """What the grouped form of routed experts needs beside its :class:`Rate`.
+
+    Attributes:
+        padding_rows: τ, rows multiplied in vain for every expert touched: its last tile is partly empty.
+        expert_s: time on top of the bytes of every expert touched [s].
+    """
+
+    padding_rows: Value
+    expert_s: Value
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertGemm:
     """The same matrix of every routed expert. Each token passes k of E, and only the experts that some token chose are read.
 
@@ -114,6 +127,8 @@ class ExpertGemm:
         count: kernels of this shape in a step.
         rate: how fast it runs.
         visits_per_token: experts per token that fall on this GPU.
+        copies: experts on this GPU.
+        grouped: the fitted form that needs more than a rate; None for the plain form.
     """
 
     name: str
@@ -125,6 +140,8 @@ class ExpertGemm:
     count: Value
     rate: Rate
     visits_per_token: Value = 1
+    copies: Value = 1
+    grouped: GroupedExperts | None = None
 
 
 @dataclass(frozen=True, slots=True)

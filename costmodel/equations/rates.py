@@ -8,20 +8,44 @@ from functools import partial
 from typing import Protocol
 
 from costmodel.equations.numerics import Value, log2
-from costmodel.equations.parameters import DecodeSplit, Elementwise, Overheads, PrefillTile, Rate, Transfer
+from costmodel.equations.parameters import (
+    DecodeSplit,
+    Elementwise,
+    GroupedExperts,
+    Overheads,
+    PrefillTile,
+    Rate,
+    Transfer,
+)
 from costmodel.hardware.calibration import Calibration, FittedOperator
 
 FALLBACKS = {"experts": "gemm", "lm_head": "gemm"}
 """An operator that a calibration does not name runs at the rates of this one, if that is named."""
+
+PLAIN_STORAGE = {"fp4": "nvfp4"}
+"""Stored format that an entry named by its compute dtype was fitted on, where the names differ."""
 
 
 class RateSource(Protocol):
     """What turns datasheet peaks into the rates of kernels, links and overheads."""
 
     def kernel(
-        self, operator: str, dtype: str, peak: Value, bandwidth: Value, inputs: Value = 0, outputs: Value = 0
+        self,
+        operator: str,
+        dtype: str,
+        peak: Value,
+        bandwidth: Value,
+        inputs: Value = 0,
+        outputs: Value = 0,
+        stored: str = "",
     ) -> Rate:
-        """Return the rate of ``operator`` at ``dtype``; ``inputs`` k and ``outputs`` m are the shape of a matrix."""
+        """Return the rate of ``operator`` at ``dtype``; ``inputs`` k and ``outputs`` m are the shape of a matrix.
+
+        ``stored`` names the format of its weights (:func:`~costmodel.architecture.formats.format_name`), which goes before the dtype.
+        """
+
+    def grouped(self, rate: Rate) -> GroupedExperts | None:
+        """Return the grouped form of routed experts, None for the plain form."""
 
     def prefill_tile(self, rate: Rate, io_bytes_per_token: Value, flops_per_key_row: Value) -> PrefillTile | None:
         """Return the tiled form of prefill attention, None for the plain form.
@@ -53,10 +77,20 @@ class DatasheetRates:
     """Roofline rung: every kernel at the dense datasheet peak, no elementwise term, no overheads."""
 
     def kernel(
-        self, operator: str, dtype: str, peak: Value, bandwidth: Value, inputs: Value = 0, outputs: Value = 0
+        self,
+        operator: str,
+        dtype: str,
+        peak: Value,
+        bandwidth: Value,
+        inputs: Value = 0,
+        outputs: Value = 0,
+        stored: str = "",
     ) -> Rate:
         """Return the datasheet rate."""
         return Rate(peak, bandwidth)
+
+    def grouped(self, rate: Rate) -> None:
+        """Return None: the plain form."""
 
     def prefill_tile(self, rate: Rate, io_bytes_per_token: Value, flops_per_key_row: Value) -> None:
         """Return None: the plain form."""
@@ -90,28 +124,42 @@ class CalibratedRates:
         self.number: Callable[[str, str], Value] = number or (lambda key, name: calibration.operators[key].number(name))
         self.missing: list[str] = []
         """Operators that were asked for and not found, so that they stay at datasheet rates."""
+        self.borrowed: list[str] = []
+        """Operators that run at the rates of weights stored in another format."""
 
-    def find(self, operator: str, dtype: str | None = None) -> str | None:
-        """Return the key of the calibration's entry for an operator, by dtype first, then by fallback."""
-        found: tuple[str, FittedOperator] | None = self.calibration.find(operator, dtype)
+    def find(self, operator: str, dtype: str | None = None, stored: str = "") -> str | None:
+        """Return the key of the calibration's entry for an operator, by stored format, then by dtype, then by fallback."""
+        found: tuple[str, FittedOperator] | None = self.calibration.find(operator, dtype, stored)
         if found is None and operator in FALLBACKS:
-            found = self.calibration.find(FALLBACKS[operator], dtype)
+            found = self.calibration.find(FALLBACKS[operator], dtype, stored)
         if found is None:
             name = f"{operator}.{dtype}" if dtype else operator
             if name not in self.missing:
                 self.missing.append(name)
             return None
+        fitted_on = found[0].partition(".")[2]
+        if stored and fitted_on and stored not in (fitted_on, PLAIN_STORAGE.get(fitted_on)):
+            note = f"{operator} of {stored} weights at the rates of {found[0]}"
+            if note not in self.borrowed:
+                self.borrowed.append(note)
         return found[0]
 
     def kernel(
-        self, operator: str, dtype: str, peak: Value, bandwidth: Value, inputs: Value = 0, outputs: Value = 0
+        self,
+        operator: str,
+        dtype: str,
+        peak: Value,
+        bandwidth: Value,
+        inputs: Value = 0,
+        outputs: Value = 0,
+        stored: str = "",
     ) -> Rate:
         """Return the calibrated rate, or the datasheet's where the calibration has none.
 
         The forms of matrices depend on their shape: ``gemm_split`` slows compute by 1 + k0/k and launches for t0·(1 + k/(k + m));
         ``gemm_quant`` takes 3·k/(e_q·W) per token to quantise its inputs, and κ·k however few tokens there are.
         """
-        key = self.find(operator, dtype)
+        key = self.find(operator, dtype, stored)
         if key is None:
             return Rate(peak, bandwidth)
         fitted = self.calibration.operators[key]
@@ -124,9 +172,18 @@ class CalibratedRates:
         if fitted.form == "gemm_quant":
             serial = number("depth_s") * inputs
             per_token = 3 * inputs / (number("quantise_efficiency") * bandwidth)
+        if fitted.form == "experts_grouped":
+            per_token = number("passes") * 2 * (inputs + outputs) / bandwidth
         sharpness = number("sharpness") if "sharpness" in fitted.parameters else math.inf
         efficiency = number("bandwidth_efficiency")
         return Rate(peak, bandwidth, compute, efficiency, launch, sharpness, key, serial, per_token)
+
+    def grouped(self, rate: Rate) -> GroupedExperts | None:
+        """Return the grouped form where the calibration has it: τ rows of padding and a time per expert touched."""
+        key = rate.calibrated_by
+        if not key or self.calibration.operators[key].form != "experts_grouped":
+            return None
+        return GroupedExperts(self.number(key, "padding_rows"), self.number(key, "expert_s"))
 
     def prefill_tile(self, rate: Rate, io_bytes_per_token: Value, flops_per_key_row: Value) -> PrefillTile | None:
         """Return the tiled form where the calibration has it: ω passes over K and V, and tiles of T rows."""

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from costmodel.equations.numerics import Value, ceil, is_zero, maximum, minimum, smooth_max, total
-from costmodel.equations.parameters import AttentionKernel, OperatorGroup, Parameters, Rate, Transfer
+from costmodel.equations.parameters import (
+    AttentionKernel,
+    ExpertGemm,
+    GroupedExperts,
+    OperatorGroup,
+    Parameters,
+    Rate,
+    Transfer,
+)
 from costmodel.equations.work import Work, longest_kv
 
 T = TypeVar("T")
@@ -92,6 +100,9 @@ def step_operators(parameters: Parameters, work: Work) -> list[OperatorTime[Any]
             )
         )
     for expert in parameters.experts:
+        if expert.grouped is not None:
+            operators.append(_grouped_experts(expert, expert.grouped, tokens))
+            continue
         touched = 1 - expert.idle_probability ** (expert.replicas * tokens)
         operators.append(
             _kernel(
@@ -179,6 +190,30 @@ def _kernel(
         fixed = rate.launch * launches
         seconds = seconds + fixed
     return OperatorTime(name, group, flops, moved, seconds, compute, memory, fixed, rate.calibrated_by)
+
+
+def _grouped_experts(expert: ExpertGemm, grouped: GroupedExperts, tokens: Value) -> OperatorTime[Any]:
+    """Routed experts in one grouped kernel: every expert touched pads its rows to whole tiles, and costs a little time of its own.
+
+    A router is uneven. If experts' popularity is spread exponentially, all but the first of n tokens leave an expert idle with
+    chance 1/(1 + (n − 1)·k/E), and the first with 1 − k/E; even choice, (1 − k/E)^n, is what the roofline counts and is a floor here.
+    """
+    rate, served, chosen = expert.rate, expert.replicas * tokens, 1 - expert.idle_probability
+    touched = 1 - expert.idle_probability / (1 + (served - 1) * chosen)
+    experts = expert.copies * touched
+    flops, io = expert.flops_per_token * tokens, expert.io_bytes_per_token * tokens
+    moved = expert.weight_bytes * (1 - expert.idle_probability**served) + io
+    padding = expert.flops_per_token / expert.visits_per_token * grouped.padding_rows * experts
+    compute = (flops + padding) / (rate.compute_efficiency * rate.peak)
+    memory = (expert.weight_bytes * touched + io) / (rate.bandwidth_efficiency * rate.bandwidth)
+    memory = memory + grouped.expert_s * experts * expert.count
+    fixed = rate.launch * expert.count
+    passes = rate.per_token * expert.count * expert.visits_per_token * tokens
+    floor = maximum(flops / rate.peak, moved / rate.bandwidth)
+    seconds = maximum(maximum(compute, memory) + passes + fixed, floor)
+    return OperatorTime(
+        expert.name, "experts", flops, moved, seconds, compute, memory + passes, fixed, rate.calibrated_by
+    )
 
 
 def _attention(kernel: AttentionKernel, work: Work) -> list[OperatorTime[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,15 +16,16 @@ from costmodel.validation.datasets import rules, silicon
 from costmodel.validation.datasets.formats import quantisation
 from costmodel.validation.datasets.package import available, package_folder
 from costmodel.validation.datasets.tables import KernelTable
+from costmodel.validation.fitting.experts import expert_tasks, matrix_suffix, table_engine
 from costmodel.validation.fitting.holdout import Errors, errors_of, held_out
 from costmodel.validation.fitting.least_squares import Array, Evaluator, FitResult, fit_kernel
 from costmodel.validation.fitting.models import (
-    KernelModel,
     all_reduce_model,
     decode_model,
     gemm_model,
     prefill_model,
 )
+from costmodel.validation.fitting.task import Task as _Task
 
 MOST_ROWS = 8000
 """Rows of one fit; more change nothing in the third digit and only take time."""
@@ -34,7 +35,12 @@ FEWEST_ROWS = 50
 
 GEMM_SPLIT = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "ramp_inputs")
 GEMM_QUANT = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "quantise_efficiency", "depth_s")
-MATRICES = (("bf16", "gemm_split", GEMM_SPLIT), ("fp8", "gemm_quant", GEMM_QUANT), ("nvfp4", "gemm_quant", GEMM_QUANT))
+MATRICES = (
+    ("bf16", "gemm_split", GEMM_SPLIT),
+    ("fp8", "gemm_quant", GEMM_QUANT),
+    ("fp8-block", "gemm_quant", GEMM_QUANT),
+    ("nvfp4", "gemm_quant", GEMM_QUANT),
+)
 """Tables of matrices that are fitted, by the format their weights are stored in, and the form that each takes."""
 PREFILL_TILE = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "tile_rows", "kv_passes")
 DECODE_SPLIT = ("bandwidth_efficiency", "launch_s", "padding_tokens", "saturation_s", "saturation_tokens")
@@ -66,18 +72,8 @@ class OperatorFit:
     rows_kept: int
     excluded: dict[str, int]
     version: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """What is needed to fit one operator: the table, its rules, the model, and its columns by the model's names."""
-
-    model: KernelModel
-    read: Callable[[], Any]
-    rules: tuple[rules.Rule[Any], ...]
-    data: Callable[[Any], dict[str, Array]]
-    groups: tuple[str, ...]
-    ranges: Callable[[Any], dict[str, Array]]
+    engine: str = ""
+    """Whose table it is, where that is not the engine of the calibration."""
 
 
 def fit_kernels(gpu: str, engine: str = "vllm", off: Iterable[str] = (), seed: int = 0) -> Iterator[OperatorFit]:
@@ -126,13 +122,14 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
             continue
         width = kind.weights.bytes_per_weight
         yield _Task(
-            model=gemm_model(f"gemm.{kind.compute}", form, free, peaks[kind.compute], bandwidth, width),
-            read=partial(silicon.gemm, gpu, engine, stored),
+            model=gemm_model(f"gemm.{matrix_suffix(stored)}", form, free, peaks[kind.compute], bandwidth, width),
+            read=partial(silicon.gemm, gpu, table_engine(engine, stored), stored),
             rules=rules.gemm_rules(gpu),
             data=lambda table: {"tokens": table.tokens, "inputs": table.inputs, "outputs": table.outputs},
             groups=("inputs", "outputs"),
             ranges=lambda table: {"tokens": table.tokens},
         )
+    yield from expert_tasks(gpu, engine, peaks, bandwidth, FEWEST_ROWS)
     if "bf16" not in peaks:
         return
     yield _Task(
@@ -188,6 +185,7 @@ def _fit(task: _Task, table: KernelTable, off: tuple[str, ...], seed: int) -> Op
         len(kept),
         excluded,
         table.engine_version,
+        table.engine,
     )
 
 

@@ -26,6 +26,9 @@ STARTS = {
     "ramp_inputs": 100.0,
     "depth_s": 6e-10,
     "tile_rows": 64.0,
+    "padding_rows": 64.0,
+    "passes": 2.0,
+    "expert_s": 1e-7,
     "kv_passes": 2.0,
     "padding_tokens": 100.0,
     "saturation_s": 5e-6,
@@ -35,7 +38,16 @@ STARTS = {
     "two_shot_s": 4e-6,
 }
 """Where a fit starts, per parameter: the size that such numbers have on GPUs."""
-UPPER = {"launch_s": 1e-4, "sharpness": 50.0, "ramp_inputs": 2000.0, "latency_s": 1e-3, "tile_rows": 1024.0}
+UPPER = {
+    "launch_s": 1e-4,
+    "sharpness": 50.0,
+    "ramp_inputs": 2000.0,
+    "latency_s": 1e-3,
+    "tile_rows": 1024.0,
+    "padding_rows": 1024.0,
+    "passes": 100.0,
+    "expert_s": 1e-5,
+}
 """Upper bounds tighter than those of the form, so that a parameter stays where it means what its name says."""
 LOSS_SCALE = 0.02
 """Relative residual beyond which a point counts less than its square (soft L1)."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import sympy
 
+from costmodel.equations.numerics import total
 from costmodel.equations.parameters import AttentionKernel, Gemm, Parameters
 from costmodel.equations.rates import CalibratedRates, DatasheetRates, RateSource
 from costmodel.equations.step import step_operators
@@ -184,10 +185,16 @@ def _rates(operator: str, form: str, free: tuple[str, ...]) -> CalibratedRates:
 def _model(
     operator: str, form: str, free: tuple[str, ...], build: Build, work: Work, inputs: tuple[str, ...]
 ) -> KernelModel:
-    """Read the seconds of the one operator off, with fitted rates and at datasheet rates."""
-    (fitted,) = step_operators(build(_rates(operator, form, free)), work)
-    (floor,) = step_operators(build(DatasheetRates()), work)
-    return KernelModel(operator, form, sympy.sympify(fitted.seconds), sympy.sympify(floor.seconds), free, inputs)
+    """Read the seconds of the operators off, with fitted rates and at datasheet rates."""
+    sources: tuple[RateSource, ...] = (_rates(operator, form, free), DatasheetRates())
+    fitted, floor = (
+        sympy.sympify(total(item.seconds for item in step_operators(build(rates), work))) for rates in sources
+    )
+    return KernelModel(operator, form, fitted, floor, free, inputs)
+
+
+model_of = _model
+"""For operators that are built in a module of their own."""
 
 
 def _count(name: str) -> Any:

@@ -1,0 +1,23 @@
+"""What is needed to fit one operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from costmodel.validation.datasets.rules import Rule
+from costmodel.validation.fitting.least_squares import Array
+from costmodel.validation.fitting.models import KernelModel
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The table, its rules, the model, and its columns by the model's names."""
+
+    model: KernelModel
+    read: Callable[[], Any]
+    rules: tuple[Rule[Any], ...]
+    data: Callable[[Any], dict[str, Array]]
+    groups: tuple[str, ...]
+    ranges: Callable[[Any], dict[str, Array]]
