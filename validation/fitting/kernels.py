@@ -168,6 +168,8 @@ def _fit(task: _Task, table: KernelTable, off: tuple[str, ...], seed: int) -> Op
         return None
     evaluator, data = Evaluator(task.model), task.data(kept)
     test = held_out([data[name] for name in task.groups], seed)
+    if np.count_nonzero(~test) < FEWEST_ROWS // 2:
+        return None  # hardly more than one shape was measured
     trained = _fit_rows(evaluator, data, kept.seconds, ~test, seed)
     errors = errors_of(evaluator.seconds(trained.values, _rows(data, test)), kept.seconds[test])
     whole = task.data(table)
