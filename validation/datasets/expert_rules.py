@@ -20,6 +20,9 @@ GROUP_LIMITED: Final = ((7168, 256, 8),)
 NARROWEST: Final = 128
 """Least width of an expert on one GPU."""
 
+SMALL_SHARE: Final = 0.2
+"""Share of a call's time that reading its experts from memory would take, below which it does not matter where they come from."""
+
 MOST_GPUS: Final = 8
 """GPUs of one server."""
 
@@ -72,7 +75,7 @@ def expert_rules(gpu: str) -> tuple[Rule[MoeTable], ...]:
 
     def cold_or_launch(table: MoeTable) -> Mask:
         read = expert_bytes(table) * touched_experts(table)
-        return (read > part.l2) | (read < part.l2 / 16)
+        return (read > part.l2) | (read / part.bandwidth < SMALL_SHARE * table.seconds)
 
     return (
         Rule("not gated", "Experts of two matrices are another operator; few models have them.", gated),
@@ -89,8 +92,8 @@ def expert_rules(gpu: str) -> tuple[Rule[MoeTable], ...]:
         ),
         Rule(
             "weights in L2",
-            "The call is repeated on the same experts: below the size of L2 they are read from there, which no server sees; below a "
-            "sixteenth of it the launch dominates.",
+            "The call is repeated on the same experts: below the size of L2 they are read from there, which no server sees. "
+            "Where memory would take under a fifth of the time, it does not matter.",
             cold_or_launch,
         ),
         Rule(
