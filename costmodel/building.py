@@ -15,7 +15,7 @@ from costmodel.architecture.counts import (
     total_parameters,
 )
 from costmodel.architecture.formats import INPUT_BYTES, WeightFormat, format_name
-from costmodel.architecture.linears import Linear, layer_linears, query_heads_per_gpu
+from costmodel.architecture.linears import Linear, kv_heads_per_gpu, layer_linears, query_heads_per_gpu
 from costmodel.architecture.types import Attention, LayerKind
 from costmodel.deployment import Deployment
 from costmodel.dtypes import main_format
@@ -190,8 +190,9 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
         absorbed = 2 * heads * (2 * attention.kv_lora_rank + attention.rope_head_dim)
         window = attention.window
         peak = hardware.peaks[dtype]
-        prefill = rates.kernel("prefill_attention", dtype, peak, hardware.bandwidth)
-        decode = rates.kernel("decode_attention", dtype, peak, hardware.bandwidth)
+        fitted = _fitted_kinds(deployment, attention)
+        prefill = rates.attention("prefill_attention", fitted, peak, hardware.bandwidth)
+        decode = rates.attention("decode_attention", fitted, peak, hardware.bandwidth)
         widths = attention.head_dim + attention.value_head_dim
         kernels.append(
             AttentionKernel(
@@ -206,10 +207,29 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
                 prefill_tile=rates.prefill_tile(
                     prefill, heads * widths * deployment.activation_bytes * count, 2 * widths * hardware.units * count
                 ),
-                decode_split=rates.decode_split(decode),
+                decode_split=rates.decode_split(
+                    decode, heads, kv_heads_per_gpu(attention, tp), attention.head_dim, count
+                ),
             )
         )
     return tuple(kernels)
+
+
+USUAL_HEAD_DIM = 128
+"""Fitted attention kernels are of heads of this dimension where their names say nothing else."""
+
+
+def _fitted_kinds(deployment: Deployment, attention: Attention) -> list[str]:
+    """Return by which names a fitted attention kernel is looked for, the closest first.
+
+    Heads of the same dimension count for more than the format of the cache, and that for more than the window.
+    """
+    dtype = deployment.attention_dtype
+    formats = [f"kv-{deployment.kv_dtype}", dtype] if deployment.kv_dtype != deployment.activation_dtype else [dtype]
+    dim = attention.fitted_head_dim or attention.head_dim
+    dims = [""] if attention.kind == "mla" or dim == USUAL_HEAD_DIM else [f".d{dim}", ""]
+    windows = [""] if attention.window is None else [f".w{attention.window}", ""]
+    return [fmt + dim + window for dim in dims for fmt in formats for window in windows]
 
 
 def _attention_suffixes(windows: list[Window]) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from costmodel.equations.numerics import Value, log2
+from costmodel.equations.numerics import Value, log2, maximum, minimum
 from costmodel.equations.parameters import (
+    DecodeBlocks,
     DecodeSplit,
     Elementwise,
     GroupedExperts,
@@ -17,13 +18,15 @@ from costmodel.equations.parameters import (
     Rate,
     Transfer,
 )
-from costmodel.hardware.calibration import Calibration, FittedOperator
+from costmodel.hardware.calibration import FORMS, Calibration, FittedOperator
 
 FALLBACKS = {"experts": "gemm", "lm_head": "gemm"}
 """An operator that a calibration does not name runs at the rates of this one, if that is named."""
 
 PLAIN_STORAGE = {"fp4": "nvfp4"}
 """Stored format that an entry named by its compute dtype was fitted on, where the names differ."""
+BLOCK_ELEMENTS = 2.0**14
+"""Keys times d_h of one block of FlashAttention-2's decode kernel."""
 
 
 class RateSource(Protocol):
@@ -47,6 +50,9 @@ class RateSource(Protocol):
     def grouped(self, rate: Rate) -> GroupedExperts | None:
         """Return the grouped form of routed experts, None for the plain form."""
 
+    def attention(self, operator: str, suffixes: Sequence[str], peak: Value, bandwidth: Value) -> Rate:
+        """Return the rate of an attention kernel by the first of ``suffixes`` that is known; the last stands for all others."""
+
     def prefill_tile(self, rate: Rate, io_bytes_per_token: Value, flops_per_key_row: Value) -> PrefillTile | None:
         """Return the tiled form of prefill attention, None for the plain form.
 
@@ -56,8 +62,17 @@ class RateSource(Protocol):
             flops_per_key_row: FLOPs of one query row of one head and one key, times multiprocessors and layers [FLOP].
         """
 
-    def decode_split(self, rate: Rate) -> DecodeSplit | None:
-        """Return the split form of decode attention, None for the plain form."""
+    def decode_split(
+        self, rate: Rate, heads: Value = 1, kv_heads: Value = 1, head_dim: Value = 128, count: Value = 1
+    ) -> DecodeSplit | DecodeBlocks | None:
+        """Return the fitted form of decode attention, None for the plain form.
+
+        Args:
+            rate: what :meth:`attention` gave.
+            heads, kv_heads: on this GPU.
+            head_dim: d_h.
+            count: layers.
+        """
 
     def transfer(
         self, operator: str, name: str, count: Value, bytes_per_token: Value, bandwidth: Value, gpus: int
@@ -92,10 +107,16 @@ class DatasheetRates:
     def grouped(self, rate: Rate) -> None:
         """Return None: the plain form."""
 
+    def attention(self, operator: str, suffixes: Sequence[str], peak: Value, bandwidth: Value) -> Rate:
+        """Return the datasheet rate."""
+        return Rate(peak, bandwidth)
+
     def prefill_tile(self, rate: Rate, io_bytes_per_token: Value, flops_per_key_row: Value) -> None:
         """Return None: the plain form."""
 
-    def decode_split(self, rate: Rate) -> None:
+    def decode_split(
+        self, rate: Rate, heads: Value = 1, kv_heads: Value = 1, head_dim: Value = 128, count: Value = 1
+    ) -> None:
         """Return None: the plain form."""
 
     def transfer(
@@ -157,26 +178,36 @@ class CalibratedRates:
         """Return the calibrated rate, or the datasheet's where the calibration has none.
 
         The forms of matrices depend on their shape: ``gemm_split`` slows compute by 1 + k0/k and launches for t0·(1 + k/(k + m));
-        ``gemm_quant`` takes 3·k/(e_q·W) per token to quantise its inputs, and κ·k however few tokens there are.
+        ``gemm_quant`` takes 3·k/(e_q·W) per token to quantise its inputs, and κ·k however few tokens there are;
+        ``gemm_quant_tiled`` takes whole tiles of tokens.
         """
         key = self.find(operator, dtype, stored)
         if key is None:
             return Rate(peak, bandwidth)
         fitted = self.calibration.operators[key]
         number = partial(self.number, key)
-        compute = 1 if fitted.form == "decode_split" else number("compute_efficiency")
-        launch, serial, per_token = number("launch_s") * self.launches(), 0, 0
+        compute = number("compute_efficiency") if "compute_efficiency" in FORMS[fitted.form] else 1
+        launch = number("launch_s") * self.launches()
+        serial, per_token, wave, tile_rows = 0, 0, 0, 0
         if fitted.form == "gemm_split":
             compute = compute / (1 + number("ramp_inputs") / inputs)
             launch = launch * (1 + inputs / (inputs + outputs))
-        if fitted.form == "gemm_quant":
+            wave = number("wave_s")
+        if fitted.form in ("gemm_quant", "gemm_quant_tiled"):
             serial = number("depth_s") * inputs
             per_token = 3 * inputs / (number("quantise_efficiency") * bandwidth)
         if fitted.form == "experts_grouped":
             per_token = number("passes") * 2 * (inputs + outputs) / bandwidth
+        if fitted.form == "gemm_quant_tiled":
+            tile_rows = number("tile_rows")
         sharpness = number("sharpness") if "sharpness" in fitted.parameters else math.inf
         efficiency = number("bandwidth_efficiency")
-        return Rate(peak, bandwidth, compute, efficiency, launch, sharpness, key, serial, per_token)
+        return Rate(peak, bandwidth, compute, efficiency, launch, sharpness, key, serial, per_token, wave, tile_rows)
+
+    def attention(self, operator: str, suffixes: Sequence[str], peak: Value, bandwidth: Value) -> Rate:
+        """Return the calibrated rate by the first suffix that the calibration has, else as :meth:`kernel` for the last one."""
+        known = (suffix for suffix in suffixes if f"{operator}.{suffix}" in self.calibration.operators)
+        return self.kernel(operator, next(known, suffixes[-1]), peak, bandwidth)
 
     def grouped(self, rate: Rate) -> GroupedExperts | None:
         """Return the grouped form where the calibration has it: τ rows of padding and a time per expert touched."""
@@ -186,20 +217,37 @@ class CalibratedRates:
         return GroupedExperts(self.number(key, "padding_rows"), self.number(key, "expert_s"))
 
     def prefill_tile(self, rate: Rate, io_bytes_per_token: Value, flops_per_key_row: Value) -> PrefillTile | None:
-        """Return the tiled form where the calibration has it: ω passes over K and V, and tiles of T rows."""
+        """Return the tiled form where the calibration has it: ω passes over K and V, tiles of T rows, half a tile at least."""
         key = rate.calibrated_by
         if not key or self.calibration.operators[key].form != "prefill_tile":
             return None
         rows = self.number(key, "tile_rows")
-        return PrefillTile(io_bytes_per_token, self.number(key, "kv_passes"), rows * flops_per_key_row)
+        return PrefillTile(io_bytes_per_token, self.number(key, "kv_passes"), rows * flops_per_key_row, rows / 2)
 
-    def decode_split(self, rate: Rate) -> DecodeSplit | None:
-        """Return the split form where the calibration has it."""
+    def decode_split(
+        self, rate: Rate, heads: Value = 1, kv_heads: Value = 1, head_dim: Value = 128, count: Value = 1
+    ) -> DecodeSplit | DecodeBlocks | None:
+        """Return the split form where the calibration has it, or the one by blocks.
+
+        Heads share KV heads where h > h_kv: FlashAttention-2 then splits contexts over multiprocessors, and not otherwise. Blocks hold
+        256, 128, 64 keys of dimension 64, 128, 256.
+        """
         key = rate.calibrated_by
-        if not key or self.calibration.operators[key].form != "decode_split":
+        form = self.calibration.operators[key].form if key else ""
+        if form == "decode_split":
+            names = ("padding_tokens", "saturation_s", "saturation_tokens", "sharpness")
+            return DecodeSplit(*(self.number(key, name) for name in names))
+        if form != "decode_blocks":
             return None
-        names = ("padding_tokens", "saturation_s", "saturation_tokens")
-        return DecodeSplit(*(self.number(key, name) for name in names))
+        shared = minimum(maximum(heads - kv_heads, 0), 1)
+        extra = self.number(key, "extra_launch_s") * count * shared
+        return DecodeBlocks(
+            padding_tokens=self.number(key, "padding_tokens"),
+            block_tokens=BLOCK_ELEMENTS / head_dim,
+            splits=extra,
+            copies=extra * minimum(maximum(kv_heads - 1, 0), 1),
+            per_key=self.number(key, "key_s") * count * (1 - shared),
+        )
 
     def transfer(
         self, operator: str, name: str, count: Value, bytes_per_token: Value, bandwidth: Value, gpus: int
@@ -214,8 +262,11 @@ class CalibratedRates:
         if self.calibration.operators[key].form == "link_switch":
             # bytes_per_token is that of a ring, 2·(t − 1)/t of the message; one shot sends (t − 1) messages.
             once = bytes_per_token * gpus / 2
-            two_shot = self.number(key, "two_shot_s")
-            return Transfer(name, count, bytes_per_token, latency, bandwidth, efficiency, 1, key, once, two_shot)
+            two_shot, large = self.number(key, "two_shot_s"), self.number(key, "large_s")
+            threshold = self.number(key, "large_bytes") * 2 * (gpus - 1) / gpus / bytes_per_token
+            return Transfer(
+                name, count, bytes_per_token, latency, bandwidth, efficiency, 1, key, once, two_shot, large, threshold
+            )
         imbalance = self.number(key, "imbalance")
         return Transfer(name, count, bytes_per_token, latency, bandwidth, efficiency, imbalance, key)
 

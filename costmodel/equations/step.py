@@ -14,6 +14,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from costmodel.equations.numerics import Value, ceil, is_zero, maximum, minimum, smooth_max, total
 from costmodel.equations.parameters import (
     AttentionKernel,
+    DecodeBlocks,
     ExpertGemm,
     GroupedExperts,
     OperatorGroup,
@@ -177,13 +178,24 @@ def _kernel(
 ) -> OperatorTime[Any]:
     """One kernel: t0·launches + smooth_max(FLOPs/(e_c·F), bytes/(e_b·W), p), and with it what its fitted form adds.
 
-    ``serial``, the time that depth alone takes, is a third term of the smooth maximum; ``per_token`` is added for every token.
+    ``serial``, the time that depth alone takes, is a third term of the smooth maximum; ``per_token`` is added for every token. A last
+    wave that is partly empty turns compute time c into c·(1 + w/(c + w)). Whole tiles of rows take N rounded up, and ``serial`` is the
+    time of a whole tile.
     """
-    compute = flops / (rate.compute_efficiency * rate.peak)
+    compute, serial = flops / (rate.compute_efficiency * rate.peak), rate.serial
+    if not is_zero(rate.tile_rows):
+        # N rounded up to T/4, T/2 or a multiple of T: 2 − ceil(2N/T) is 1 up to T/2 and not above 0 beyond.
+        tile = rate.tile_rows
+        spared = tile / 2 * maximum(2 - ceil(2 * tokens / tile), 0) + tile / 4 * maximum(2 - ceil(4 * tokens / tile), 0)
+        compute = compute * (tile * ceil(tokens / tile) - spared) / tokens
+        serial = serial * (1 - spared / tile)
+    if not is_zero(rate.wave):
+        wave = rate.wave * launches
+        compute = compute * (1 + wave / (compute + wave))
     memory = moved / (rate.bandwidth_efficiency * rate.bandwidth)
     seconds, fixed = smooth_max(compute, memory, rate.sharpness), 0
-    if not is_zero(rate.serial):
-        seconds = smooth_max(seconds, rate.serial * launches, rate.sharpness)
+    if not is_zero(serial):
+        seconds = smooth_max(seconds, serial * launches, rate.sharpness)
     if not is_zero(rate.per_token):
         seconds = seconds + rate.per_token * launches * tokens
     if not is_zero(rate.launch):
@@ -227,7 +239,10 @@ def _attention(kernel: AttentionKernel, work: Work) -> list[OperatorTime[Any]]:
 
 
 def _prefill_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
-    """Plain: a kernel of A_w pairs and C_p KV tokens. Tiled: smooth_max(compute + bytes of q, k, v and output, longest tile)."""
+    """Plain: a kernel of A_w pairs and C_p KV tokens. Tiled: smooth_max(compute + bytes of q, k, v and output, longest tile).
+
+    The bytes of a chunk are those of half a tile at least, smooth_max(n, T/2, 4) tokens, summed as if chunks were alike.
+    """
     name, rate, tile = "prefill_attention" + kernel.suffix, kernel.prefill_rate, kernel.prefill_tile
     flops = kernel.flops_per_pair * work.pairs[kernel.window]
     moved = kernel.kv_bytes_per_token * work.prefill_kv[kernel.window]
@@ -235,8 +250,12 @@ def _prefill_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]
     if tile is None:
         return _kernel(name, "attention", flops, moved, launches, rate)
     compute = flops / (rate.compute_efficiency * rate.peak)
-    queries = (work.tokens - work.decodes) * tile.io_bytes_per_token
-    memory = (queries + tile.kv_passes * moved) / (rate.bandwidth_efficiency * rate.bandwidth)
+    queries, read = work.tokens - work.decodes, moved
+    if not is_zero(tile.least_rows):
+        least = tile.least_rows * work.prefills
+        queries = smooth_max(queries, least, 4)
+        read = smooth_max(read, kernel.kv_bytes_per_token * least, 4)
+    memory = (queries * tile.io_bytes_per_token + tile.kv_passes * read) / (rate.bandwidth_efficiency * rate.bandwidth)
     longest = tile.tile_flops * longest_kv(work.chunks, kernel.window) / (rate.compute_efficiency * rate.peak)
     fixed = rate.launch * launches
     seconds = smooth_max(compute + memory, longest, rate.sharpness) + fixed
@@ -244,7 +263,10 @@ def _prefill_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]
 
 
 def _decode_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
-    """Plain: a kernel of C_w KV tokens. Split: KV bytes with padding, and a time that saturates with the mean context."""
+    """Plain: a kernel of C_w KV tokens. Split: KV bytes with padding, and a time that saturates with the mean context.
+
+    Blocks: KV bytes with padding or, where a context stays on one multiprocessor, its keys one after another; and further kernels.
+    """
     name, rate, split = "decode_attention" + kernel.suffix, kernel.decode_rate, kernel.decode_split
     read = work.decode_kv[kernel.window]
     flops, moved = kernel.flops_per_kv_token * read, kernel.kv_bytes_per_token * read
@@ -252,8 +274,18 @@ def _decode_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
     if split is None:
         return _kernel(name, "attention", flops, moved, launches, rate)
     compute = flops / rate.peak
-    padded = moved + kernel.kv_bytes_per_token * split.padding_tokens * work.decodes
-    memory = padded / (rate.bandwidth_efficiency * rate.bandwidth)
+    least = kernel.kv_bytes_per_token * split.padding_tokens * work.decodes
+    if isinstance(split, DecodeBlocks):
+        memory = maximum(moved, least) / (rate.bandwidth_efficiency * rate.bandwidth)
+        beyond = maximum(read / maximum(work.decodes, 1) - split.block_tokens, 0)
+        fixed = (
+            rate.launch * launches
+            + split.splits * minimum(beyond, 1)
+            + split.copies * minimum(maximum(work.decodes - 1, 0), 1)
+        )
+        seconds = maximum(maximum(compute, memory), split.per_key * beyond) + fixed
+        return OperatorTime(name, "attention", flops, moved, seconds, compute, memory, fixed, rate.calibrated_by)
+    memory = smooth_max(moved, least, split.sharpness) / (rate.bandwidth_efficiency * rate.bandwidth)
     # t1·c/(c + c1) with the mean context c = C_w/D, written so that it is zero without sequences.
     saturating = launches * split.saturation * read / (read + split.saturation_tokens * maximum(work.decodes, 1))
     fixed = rate.launch * launches + saturating
@@ -268,5 +300,9 @@ def _transfer(transfer: Transfer, tokens: Value) -> OperatorTime[Any]:
         at_once = transfer.count * transfer.one_shot_bytes * tokens / (transfer.efficiency * transfer.bandwidth)
         moving = minimum(at_once, moving + transfer.count * transfer.two_shot)
     fixed = transfer.count * transfer.latency
+    if not is_zero(transfer.large):
+        # The last token before the threshold is a ramp, not a step: sizes at the threshold itself must not hang on rounding.
+        beyond = minimum(maximum(tokens - transfer.large_tokens + 1, 0), 1)
+        fixed = fixed + transfer.count * transfer.large * beyond
     key = transfer.calibrated_by
     return OperatorTime(transfer.name, "communication", 0 * sent, sent, moving + fixed, 0.0, moving, fixed, key)

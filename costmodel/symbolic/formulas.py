@@ -261,6 +261,10 @@ def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, flo
         "saturation_s": "t_1",
         "saturation_tokens": "c_1",
         "two_shot_s": "alpha",
+        "wave_s": "t_w",
+        "extra_launch_s": "t_1",
+        "key_s": "t_c",
+        "large_s": "alpha",
         "per_layer_s": "t_layer",
         "per_step_s": "t_step",
     }
@@ -272,7 +276,7 @@ def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, flo
             return value if value != 1.0 else 1
         if name not in names or value == 0:
             return value
-        suffix = {"latency_per_log2_s": "_log2", "two_shot_s": "_two"}.get(name, "")
+        suffix = {"latency_per_log2_s": "_log2", "two_shot_s": "_two", "large_s": "_large"}.get(name, "")
         made = symbol(f"{names[name]}_{key.replace('.', '_')}{suffix}")
         values[made] = value
         return made

@@ -17,7 +17,7 @@ from costmodel.validation.datasets.formats import quantisation
 from costmodel.validation.datasets.rules import apply_rules
 from costmodel.validation.datasets.tables import MoeTable
 from costmodel.validation.fitting.models import KernelModel, model_of
-from costmodel.validation.fitting.task import Task
+from costmodel.validation.fitting.task import Task, same
 
 EXPERTS_GROUPED = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "padding_rows", "passes", "expert_s")
 EXPERT_FORMATS = ("bf16", "fp8", "fp8-block", "nvfp4", "mxfp4", "mxfp4-fp8")
@@ -95,14 +95,17 @@ def expert_tasks(gpu: str, engine: str, peaks: Mapping[str, float], bandwidth: f
         if kind.compute not in peaks:
             continue
         yield Task(
-            model=experts_model(
-                f"experts.{stored}",
-                "experts_grouped",
-                EXPERTS_GROUPED,
-                peaks[kind.compute],
-                bandwidth,
-                kind.weights.bytes_per_weight,
-                kind.activation_bytes,
+            model=partial(
+                same,
+                experts_model(
+                    f"experts.{stored}",
+                    "experts_grouped",
+                    EXPERTS_GROUPED,
+                    peaks[kind.compute],
+                    bandwidth,
+                    kind.weights.bytes_per_weight,
+                    kind.activation_bytes,
+                ),
             ),
             read=partial(newest_table, gpu, engine, stored, fewest),
             rules=expert_rules(gpu),

@@ -36,6 +36,10 @@ STARTS = {
     "latency_s": 5e-6,
     "latency_per_log2_s": 3e-7,
     "two_shot_s": 4e-6,
+    "wave_s": 1e-5,
+    "extra_launch_s": 5e-6,
+    "key_s": 2e-8,
+    "large_s": 1e-5,
 }
 """Where a fit starts, per parameter: the size that such numbers have on GPUs."""
 UPPER = {

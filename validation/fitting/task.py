@@ -13,11 +13,17 @@ from costmodel.validation.fitting.models import KernelModel
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The table, its rules, the model, and its columns by the model's names."""
+    """The table, its rules, the model for it, its columns by the model's names, and which of its rows are like a server's."""
 
-    model: KernelModel
+    model: Callable[[Any], KernelModel]
     read: Callable[[], Any]
     rules: tuple[Rule[Any], ...]
     data: Callable[[Any], dict[str, Array]]
     groups: tuple[str, ...]
     ranges: Callable[[Any], dict[str, Array]]
+    served: Callable[[Any], Any] | None = None
+
+
+def same(model: KernelModel, _table: Any) -> KernelModel:
+    """Return the model whatever was measured."""
+    return model
