@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
@@ -47,11 +47,6 @@ def build_parameters(deployment: Deployment, rates: RateSource | None = None) ->
                 gemms[key] = _add(gemms[key], gemm) if key in gemms else gemm
     layers = sum(deployment.layer_counts[1:], deployment.layer_counts[0])
     architecture = deployment.architecture
-    moe_layers = total(
-        count
-        for kind, count in zip(architecture.kinds, deployment.layer_counts, strict=True)
-        if kind.feed_forward.kind == "moe"
-    )
     return Parameters(
         gemms=(*_distinct(gemms.values()), _lm_head(deployment, rates)),
         experts=tuple(_distinct(experts.values())),
@@ -60,7 +55,11 @@ def build_parameters(deployment: Deployment, rates: RateSource | None = None) ->
         elementwise=rates.elementwise(
             layers, architecture.hidden, deployment.activation_bytes, deployment.hardware.bandwidth
         ),
-        overheads=rates.overheads(layers, moe_layers),
+        overheads=rates.overheads(
+            layers,
+            _layers(deployment, lambda kind: kind.feed_forward.kind == "moe"),
+            _layers(deployment, lambda kind: kind.attention.qk_norm != "none"),
+        ),
     )
 
 
@@ -263,9 +262,21 @@ def _transfers(deployment: Deployment, rates: RateSource) -> tuple[Transfer, ...
     if tp > 1:
         sent = 2 * (tp - 1) / tp * hidden_bytes  # ring: every GPU sends 2(t − 1)/t of the message
         transfers.insert(0, rates.transfer("all_reduce", "all_reduce", reductions, sent, link, tp))
+        if normed := _layers(deployment, lambda kind: kind.attention.qk_norm == "full"):
+            # A norm over the whole of q, and one of k, of which each GPU has a part: the mean square of every token, in fp32
+            # (vllm/model_executor/layers/mamba/linear_attn.py, MiniMaxText01RMSNormTP).
+            transfers.append(
+                rates.transfer("all_reduce", "qk_norm_reduce", 2 * normed, 2 * (tp - 1) / tp * 4, link, tp)
+            )
     if pp > 1:
         transfers.append(rates.transfer("pipeline", "pipeline_send", pp - 1, hidden_bytes / tp, link, 2))
     return tuple(transfers)
+
+
+def _layers(deployment: Deployment, chosen: Callable[[LayerKind], bool]) -> Value:
+    """Return how many layers are of the chosen kinds."""
+    kinds = zip(deployment.architecture.kinds, deployment.layer_counts, strict=True)
+    return total(count for kind, count in kinds if chosen(kind))
 
 
 def _io_bytes(deployment: Deployment, inputs: Value, outputs: Value, dtype: str) -> Value:

@@ -98,6 +98,7 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "per_layer_s": (0.0, 0.0, 1.0),
         "per_step_s": (0.0, 0.0, 10.0),
         "per_moe_layer_s": (0.0, 0.0, 1.0),
+        "per_normed_layer_s": (0.0, 0.0, 1.0),
         "per_sequence_s": (0.0, 0.0, 1.0),
         "graph_multiple": (1.0, 1.0, 1024.0),
     },
@@ -135,7 +136,7 @@ is never split, and one multiprocessor takes key_s for every key after the first
 ``link_switch``: latency_s + latency_per_log2_s·log2(t) + the faster of one shot, (t − 1)·message/(efficiency·B_link), and two shots,
 2·(t − 1)/t·message/(efficiency·B_link) + two_shot_s; messages from large_bytes on (set, not fitted: where the engine takes another library)
 take large_s more.
-``overhead``: L·per_layer_s + L_moe·per_moe_layer_s + per_step_s + D·per_sequence_s;
+``overhead``: L·per_layer_s + L_moe·per_moe_layer_s + L_norm·per_normed_layer_s (norms of queries and keys) + per_step_s + D·per_sequence_s;
 graph_multiple pads the batch of a decode step (CUDA graphs are captured in steps).
 ``overlap``: the share of every kernel's launch_s and latency_s that disappears behind the kernel before it: tables time kernels one by one.
 ``request``: per_request_s of a request outside its steps, and steps_waited, the steps under way that a prompt waits for.

@@ -84,8 +84,14 @@ class RateSource(Protocol):
     ) -> Elementwise | None:
         """Return the elementwise term, None if there is none."""
 
-    def overheads(self, layers: Value, moe_layers: Value) -> Overheads | None:
-        """Return the engine's overheads for so many layers, of which ``moe_layers`` have routed experts; None if there are none."""
+    def overheads(self, layers: Value, moe_layers: Value, normed_layers: Value) -> Overheads | None:
+        """Return the engine's overheads for so many layers; None if there are none.
+
+        Args:
+            layers: L.
+            moe_layers: those with routed experts.
+            normed_layers: those that normalise queries and keys.
+        """
 
 
 class DatasheetRates:
@@ -128,7 +134,7 @@ class DatasheetRates:
     def elementwise(self, layers: Value, hidden: Value, activation_bytes: Value, bandwidth: Value) -> None:
         """Return None: not part of the floor."""
 
-    def overheads(self, layers: Value, moe_layers: Value) -> None:
+    def overheads(self, layers: Value, moe_layers: Value, normed_layers: Value) -> None:
         """Return None: not part of the floor."""
 
 
@@ -286,8 +292,8 @@ class CalibratedRates:
         """Return the share of a kernel's launch that is left where kernels follow one another."""
         return 1 - self.number("launches", "hidden") if "launches" in self.calibration.operators else 1
 
-    def overheads(self, layers: Value, moe_layers: Value) -> Overheads | None:
-        """Return L·t_layer + L_moe·t_moe + t_step for graph and eager steps; one stands for both where only one was fitted."""
+    def overheads(self, layers: Value, moe_layers: Value, normed_layers: Value) -> Overheads | None:
+        """Return L·t_layer + L_moe·t_moe + L_norm·t_norm + t_step for graph and eager steps; one stands for both where only one was fitted."""
         graph, eager = self.find("overhead.graph"), self.find("overhead.eager")
         if graph is None and eager is None:
             return None
@@ -295,6 +301,7 @@ class CalibratedRates:
         seconds = [
             layers * self.number(key, "per_layer_s")
             + moe_layers * self.number(key, "per_moe_layer_s")
+            + normed_layers * self.number(key, "per_normed_layer_s")
             + self.number(key, "per_step_s")
             for key in keys
         ]
