@@ -5,13 +5,14 @@ part of a request's life that falls into the first burst, θ = 1/(2·prompts per
 
     TPOT = t_dec + (1 − θ)·(C_d − 1)/osl·(t_mix − t_dec)
     ρ    = min(1, C_d·t_mix/(osl·TPOT))                     share of the time spent in mixed steps
-    TTFT = t_F + (1 − 2θ)·[w·((1 − ρ)·t_dec + ρ·t_mix) + h·t_dec + t_mix] + 2θ·t_burst·(C/b + 1)/2
+    TTFT = t_F + (1 − 2θ)·[w·((1 − ρ)·t_dec + ρ·t_mix) + h·t_dec + t_mix] + 2θ·t_burst·(C/b + 1)/2 + z·osl·TPOT/C
     C_d  = C·osl·TPOT/(TTFT + osl·TPOT)
 
 Every running request sees the prefills of the others spread over its own osl tokens. A prompt waits w steps of those under way and then
 takes its mixed step. The first C prompts come together and are prefilled b at a time. h is the time that an engine holds prompts back
 to prefill several together (TensorRT-LLM's ``batch_wait_timeout_iters`` N): the first waits N decode steps, and those that come
-within the window half of it, h = (N + λN²/2)/(1 + λN), λ = C_d/osl prompts per step.
+within the window half of it, h = (N + λN²/2)/(1 + λN), λ = C_d/osl prompts per step. z requests wait for a place among those that run
+(an engine with C − z places): each for the next answer to end, which takes osl·TPOT/C.
 
 All functions take floats, arrays or symbols.
 """
@@ -37,6 +38,7 @@ class Clients:
         burst_share: θ.
         burst_prompts: b, prompts that one step takes in the first burst.
         wait_steps: N, decode steps for which the engine holds a prompt back; 0 for none.
+        queued: z, clients for which the engine has no place.
     """
 
     count: Value
@@ -44,6 +46,7 @@ class Clients:
     burst_share: Value = 0.05
     burst_prompts: Value = 1
     wait_steps: Value = 0
+    queued: Value = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,8 @@ def time_to_first_token(
     held = window * (1 + arriving / 2) / (1 + arriving) * decode
     steady = steps_waited * under_way + held + mixed
     first = burst * (clients.count / clients.burst_prompts + 1) / 2
-    return (1 - 2 * clients.burst_share) * steady + 2 * clients.burst_share * first
+    queue = clients.queued * clients.output_tokens * tpot / clients.count
+    return (1 - 2 * clients.burst_share) * steady + 2 * clients.burst_share * first + queue
 
 
 def running_requests(clients: Clients, ttft: Value, tpot: Value) -> Value:

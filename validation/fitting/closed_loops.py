@@ -7,7 +7,8 @@ are evaluated at a few numbers of running requests per row and interpolated betw
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,10 @@ STEP_OVERHEADS: dict[tuple[str, str], float] = {
 REQUEST_OVERHEADS: dict[tuple[str, str], float] = {("request", "per_request_s"): 2.0, ("request", "steps_waited"): 4.0}
 """Overheads of a request, and their upper bounds."""
 
-OVERHEADS = STEP_OVERHEADS | REQUEST_OVERHEADS
+BURST_SHARE = ("protocol", "burst_share")
+"""θ of the runs that do not say how many prompts they sent; ½ if every client sends one prompt. It is no part of an engine."""
+
+OVERHEADS = STEP_OVERHEADS | REQUEST_OVERHEADS | {BURST_SHARE: 0.5}
 
 FORM_OF = {
     "launches": "overlap",
@@ -221,6 +225,7 @@ def _clients(rows: Sequence[EndToEndRow]) -> Clients:
         burst_share=np.array([1 / (2 * server.prompts_per_client) for server in servers]),
         burst_prompts=np.array([float(burst_prompts(row, server)) for row, server in zip(rows, servers, strict=True)]),
         wait_steps=np.array([float(server.wait_steps) for server in servers]),
+        queued=np.array([float(server.queued) for server in servers]),
     )
 
 
@@ -230,12 +235,13 @@ class Predictor:
     def __init__(self, loops: Loops) -> None:
         self.loops = loops
         self._partials = _partials()
+        self._unstated = np.array([row.protocol == "other" for row in loops.rows])
 
-    def predict(self, overheads: Mapping[tuple[str, str], Array | float]) -> Loop:
-        """Return TTFT, TPOT and the running requests; an overhead is one number, or one per row."""
+    def predict(self, overheads: Mapping[tuple[str, str], float]) -> Loop:
+        """Return TTFT, TPOT and the running requests."""
         decode, mixed, burst = self._tables(overheads)
         return solve_loop(
-            self.loops.clients,
+            self._clients(overheads),
             lambda running: self._between(decode, running)[0],
             lambda running: self._between(mixed, running)[0],
             burst,
@@ -244,7 +250,7 @@ class Predictor:
         )
 
     def slopes(
-        self, overheads: Mapping[tuple[str, str], Array | float], loop: Loop, names: Sequence[tuple[str, str]]
+        self, overheads: Mapping[tuple[str, str], float], loop: Loop, names: Sequence[tuple[str, str]]
     ) -> tuple[Array, Array]:
         """Return ∂TTFT/∂overhead and ∂TPOT/∂overhead at a solution, shape (rows, overheads)."""
         decode, mixed, burst = self._tables(overheads)
@@ -253,7 +259,7 @@ class Predictor:
         m, m_x = self._between(mixed, running)
         waited = overheads.get(("request", "steps_waited"), 0.0)
         known = {"running": running, "decode": d, "mixed": m, "burst": burst, "tpot": loop.tpot, "waited": waited}
-        partial = self._partials(self.loops.clients, known | {"ttft": loop.ttft})
+        partial = self._partials(self._clients(overheads), known | {"ttft": loop.ttft})
         tpot_x = partial["tpot", "running"] + partial["tpot", "decode"] * d_x + partial["tpot", "mixed"] * m_x
         ttft_x = (
             partial["ttft", "running"]
@@ -276,6 +282,9 @@ class Predictor:
                     + partial["ttft", "burst"] * self.loops.burst_slopes[index]
                     + partial["ttft", "tpot"] * tpot_t
                 )
+            elif name == BURST_SHARE:
+                tpot_t = partial["tpot", "burst_share"] * self._unstated
+                ttft_t = partial["ttft", "burst_share"] * self._unstated + partial["ttft", "tpot"] * tpot_t
             else:
                 tpot_t = np.zeros(size)
                 ttft_t = partial["ttft", "waited"] if name == ("request", "steps_waited") else np.ones(size)
@@ -284,14 +293,19 @@ class Predictor:
             tpot_slopes[:, column] = tpot_t + tpot_x * running_t
         return ttft_slopes, tpot_slopes
 
-    def _tables(self, overheads: Mapping[tuple[str, str], Array | float]) -> tuple[Array, Array, Array]:
+    def _clients(self, overheads: Mapping[tuple[str, str], float]) -> Clients:
+        """Return the clients, with the burst share of runs that do not state it where it is given."""
+        if BURST_SHARE not in overheads:
+            return self.loops.clients
+        share = np.where(self._unstated, overheads[BURST_SHARE], self.loops.clients.burst_share)
+        return replace(self.loops.clients, burst_share=share)
+
+    def _tables(self, overheads: Mapping[tuple[str, str], float]) -> tuple[Array, Array, Array]:
         decode, mixed, burst = self.loops.decode.copy(), self.loops.mixed.copy(), self.loops.burst.copy()
         for index, name in enumerate(STEP_OVERHEADS):
-            value = np.asarray(overheads.get(name, 0.0))
-            if np.any(value):
-                spread = value[..., None] if value.ndim else value
-                decode += spread * self.loops.decode_slopes[index]
-                mixed += spread * self.loops.mixed_slopes[index]
+            if value := overheads.get(name, 0.0):
+                decode += value * self.loops.decode_slopes[index]
+                mixed += value * self.loops.mixed_slopes[index]
                 burst += value * self.loops.burst_slopes[index]
         return decode, mixed, burst
 
@@ -306,6 +320,7 @@ class Predictor:
         return table[rows, left] + (place - left) * step, step / width
 
 
+@cache
 def _partials() -> Callable[[Clients, Mapping[str, Any]], dict[tuple[str, str], Array]]:
     """Compile the partial derivatives of the closed loop's three equations, read off the equations themselves."""
     names = ("running", "decode", "mixed", "burst", "tpot", "ttft", "waited")
@@ -318,7 +333,8 @@ def _partials() -> Callable[[Clients, Mapping[str, Any]], dict[tuple[str, str], 
         "ttft": time_to_first_token(clients, running, decode, mixed, burst, tpot, waited),
         "running": running_requests(clients, ttft, tpot),
     }
-    wanted = [(of, by) for of in made for by in names if made[of].has(symbols[by])]
+    by_names = symbols | {"burst_share": fields["burst_share"]}
+    wanted = [(of, by) for of in made for by in by_names if made[of].has(by_names[by])]
     numpy = {
         "Max": lambda *values: np.maximum.reduce(np.broadcast_arrays(*values)),
         "Min": lambda *values: np.minimum.reduce(np.broadcast_arrays(*values)),
@@ -326,7 +342,7 @@ def _partials() -> Callable[[Clients, Mapping[str, Any]], dict[tuple[str, str], 
     }
     arguments = [*symbols.values(), *fields.values()]
     compiled = sympy.lambdify(
-        arguments, [sympy.diff(made[of], symbols[by]) for of, by in wanted], modules=[numpy, "numpy"], cse=True
+        arguments, [sympy.diff(made[of], by_names[by]) for of, by in wanted], modules=[numpy, "numpy"], cse=True
     )
 
     def evaluate(given: Clients, values: Mapping[str, Any]) -> dict[tuple[str, str], Array]:

@@ -11,7 +11,7 @@ from scipy.optimize import least_squares
 
 from costmodel.equations.closed_loop import Loop
 from costmodel.hardware.errors import InputError
-from costmodel.validation.fitting.closed_loops import OVERHEADS, Array, Loops, Predictor
+from costmodel.validation.fitting.closed_loops import BURST_SHARE, OVERHEADS, Array, Loops, Predictor
 from costmodel.validation.fitting.least_squares import uncertainty
 
 Overhead = tuple[str, str]
@@ -21,15 +21,16 @@ FREE: tuple[Overhead, ...] = (
     ("launches", "hidden"),
     ("elementwise", "passes"),
     ("overhead.graph", "per_step_s"),
-    ("overhead.graph", "per_moe_layer_s"),
+    ("overhead.graph", "per_normed_layer_s"),
     ("overhead.graph", "per_sequence_s"),
     ("overhead.eager", "per_step_s"),
-    ("overhead.eager", "per_moe_layer_s"),
-    ("overhead.eager", "per_sequence_s"),
     ("request", "per_request_s"),
     ("request", "steps_waited"),
 )
 """What is fitted, per engine."""
+
+PROTOCOL: tuple[Overhead, ...] = (BURST_SHARE,)
+"""What is fitted beside it, of the runs and not of the engine."""
 
 TTFT_WEIGHT = 0.5
 """Weight of a relative error of TTFT against one of TPOT: its spread is about twice as wide."""
