@@ -8,6 +8,7 @@ from pathlib import Path
 
 from costmodel.architecture.counts import active_parameters, checkpoint_bytes, kv_bytes_per_token, total_parameters
 from costmodel.building import build_parameters, build_textbook, roofline_parameters
+from costmodel.calibrations import assumed_calibration
 from costmodel.certainty import calibration_warnings, find_calibration, intervals, reported_steps
 from costmodel.checks import parameter_count
 from costmodel.deployment import Deployment, deploy
@@ -65,6 +66,7 @@ def predict(
     ep: int = 1,
     params: float | None = None,
     calibration: str | Path | Calibration | None = None,
+    assume_efficiency: bool = False,
 ) -> Prediction:
     """Predict step times, the spike of a long prompt, and who sees it.
 
@@ -81,6 +83,8 @@ def predict(
         tp, pp, ep: tensor-, pipeline- and expert-parallel sizes.
         params: P for the textbook rung, e.g. 8e9.
         calibration: fitted factors of this GPU: a file or a :class:`Calibration`.
+        assume_efficiency: for a part without a calibration, take the efficiencies of its nearest measured relative; the result says so
+            and has no intervals.
 
     Returns:
         The frozen document ``costmodel.prediction/1``; all times in seconds.
@@ -93,6 +97,8 @@ def predict(
     if params is not None:
         params = parameter_count(params)
     fitted = find_calibration(calibration, deployment)
+    if fitted is None and assume_efficiency:
+        fitted = assumed_calibration(deployment.profile, deployment.gpu)
     rung_parameters = {"roofline": roofline_parameters(deployment)}
     rates = CalibratedRates(fitted) if fitted else None
     if rates is not None:

@@ -116,6 +116,9 @@ OTHER_FORMS: Final = {
 }
 """Forms that an operator may take beside its plain one, closer to what its kernels do."""
 
+TWINS: Final = {"fp16": "bf16", "bf16": "fp16"}
+"""Dtypes that run at one rate: a calibration of one serves the other."""
+
 DTYPE_SUFFIXED: Final = ("gemm", "lm_head", "experts", "prefill_attention", "decode_attention")
 
 
@@ -198,6 +201,8 @@ class Calibration(Frozen):
     provenance: Provenance
     operators: dict[str, FittedOperator] = Field(min_length=1)
     notes: tuple[str, ...] = ()
+    assumed_from: str | None = None
+    """Part whose efficiencies these are, if none were measured on ``gpu`` itself."""
 
     @model_validator(mode="after")
     def _operators_are_known(self) -> Calibration:
@@ -212,8 +217,11 @@ class Calibration(Frozen):
         return self
 
     def find(self, operator: str, dtype: str | None = None) -> tuple[str, FittedOperator] | None:
-        """Return (key, fit) of an operator, the entry for ``dtype`` before the general one; None if neither is there."""
-        for key in (f"{operator}.{dtype}", operator):
+        """Return (key, fit) of an operator, the entry for ``dtype`` before the general one; None if neither is there.
+
+        fp16 and bf16 go through the same units at the same rate, so either stands for the other.
+        """
+        for key in (f"{operator}.{dtype}", f"{operator}.{TWINS.get(dtype or '', dtype)}", operator):
             if key in self.operators:
                 return key, self.operators[key]
         return None
