@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from case_questions import Question, Step
+from case_questions import Question
+from case_steps import Step
 
 from costmodel.building import build_parameters, roofline_parameters
 from costmodel.calibrations import assumed_calibration
@@ -64,7 +65,9 @@ def answer(question: Question, find: Find) -> Answer:
     parameters = build_parameters(question.deployment, rates)
     seconds = _total(question, parameters, rates)
     assumed = calibration.assumed_from is not None
-    return Answer(seconds, "assumed" if assumed else "calibrated", calibration.name, assumed, tuple(rates.missing), floor)
+    return Answer(
+        seconds, "assumed" if assumed else "calibrated", calibration.name, assumed, tuple(rates.missing), floor
+    )
 
 
 def _choose(question: Question, find: Find) -> Calibration | None:
@@ -114,12 +117,19 @@ def _sum(operators: list[OperatorTime[Any]], *groups: str) -> float:
 
 
 def _attention_alone(question: Question, rates: RateSource) -> Parameters:
-    """One causal attention kernel of as many KV heads as query heads, in bf16."""
+    """One causal attention kernel of as many KV heads as query heads, in 16 bits, and nothing besides.
+
+    Calibrations describe the engine's whole attention call, cache write included, whose bytes come on top of the arithmetic. The bare
+    kernel reads q, k and v and writes its output while it computes: the calibrated compute efficiency, launch and sharpness, and those
+    bytes at the datasheet's bandwidth.
+    """
     _, heads_text, dim_text = question.part.split(":")
     heads, dim, hardware = int(heads_text), int(dim_text), question.deployment.hardware
-    prefill = rates.kernel("prefill_attention", "bf16", hardware.peaks["bf16"], hardware.bandwidth)
-    tile = rates.prefill_tile(prefill, heads * 2 * dim * 2.0, 4 * dim * hardware.units)
-    kernel = AttentionKernel(None, "", 4 * heads * dim, 4 * heads * dim, 4 * heads * dim, 1, prefill, prefill, tile)
+    dtype = question.deployment.activation_dtype
+    fitted = rates.kernel("prefill_attention", dtype, hardware.peaks[dtype], hardware.bandwidth)
+    bare = replace(fitted, bandwidth_efficiency=1)
+    moved = 4 * heads * dim * question.deployment.activation_bytes
+    kernel = AttentionKernel(None, "", 4 * heads * dim, 4 * heads * dim, moved, 1, bare, bare)
     return Parameters((), (), (kernel,))
 
 
@@ -134,15 +144,21 @@ def reason(case: Mapping[str, Any], question: Question, found: Answer) -> str:
     if error < 0:
         missing = (question.measured_s - found.seconds) / sum(abs(step.weight) for step in question.steps) / layers
         if question.engine.overheads == "eager":
-            reasons.append(f"{question.engine.caveat}: {missing * 1e6:,.0f} µs per layer and step are not in the calibration")
+            reasons.append(f"{question.engine.caveat}; {missing * 1e6:,.0f} µs per layer and step are missing")
         elif question.engine.overheads == "engine" and any(name.startswith("overhead") for name in found.missing):
-            reasons.append(f"the calibration has no engine overhead: {missing * 1e6:,.0f} µs per layer and step are missing")
+            reasons.append(
+                f"the calibration has no engine overhead: {missing * 1e6:,.0f} µs per layer and step are missing"
+            )
     if error > 0 and found.floor_s > question.measured_s:
-        reasons.append("measured below the roofline of this part: the source's part, format or lengths are not what they seem")
+        reasons.append(
+            "measured below the roofline of this part: the source's part, format or lengths are not what they seem"
+        )
     if question.engine.caveat and question.engine.overheads != "eager":
         reasons.append(question.engine.caveat)
-    if question.deployment.dtype in ("int8", "int4") and "gemm.int8" not in str(found.calibration):
-        reasons.append(f"{question.deployment.dtype} weight-only kernels have not been measured: those of 16-bit weights stand in")
+    if question.deployment.dtype in ("int8", "int4"):
+        reasons.append(
+            f"{question.deployment.dtype} weight-only kernels have not been measured: those of 16-bit weights stand in"
+        )
     if found.assumed:
         reasons.append(f"no measurements of this part: {found.calibration}")
     if power := re.search(r"power.limit\w*\s*(\d+ ?w)?|\b\d{3} ?w\b", text):

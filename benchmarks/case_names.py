@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Final
 
@@ -12,7 +12,7 @@ from costmodel.errors import InputError
 from costmodel.hardware.catalog import resolve_gpu
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A measured number that the model is not asked for, and why."""
 
 
@@ -34,7 +34,7 @@ def find_gpu(text: str) -> str:
     """Return the canonical name of the part that a text names: its longest run of words that a part is known by, in any order.
 
     Raises:
-        Refused: no words of it name a part.
+        RefusedError: no words of it name a part.
     """
     for part in (re.sub(r"\([^)]*\)", " ", text), text):
         words = [word for word in re.split(r"[\s,;/()]+", part) if word]
@@ -45,7 +45,7 @@ def find_gpu(text: str) -> str:
                         return resolve_gpu(" ".join(order)).name
                     except InputError:
                         continue
-    raise Refused(f"GPU {text!r} is not among the profiles")
+    raise RefusedError(f"GPU {text!r} is not among the profiles")
 
 
 def bridge_bandwidth(text: str, gpu: str) -> float | None:
@@ -70,7 +70,7 @@ def find_model(text: str) -> str:
     A bare ``LLaMA 7B`` is the first generation, which has the shapes of Llama 2.
 
     Raises:
-        Refused: no preset has that name; a wrong model is worse than none.
+        RefusedError: no preset has that name; a wrong model is worse than none.
     """
     spellings = preset_spellings()
     name = re.split(r"\s\+\s|\(", text)[0].strip()
@@ -81,7 +81,7 @@ def find_model(text: str) -> str:
     for candidate in (wanted, re.sub(r"^llama(\d+b)$", r"llama2\1", wanted)):
         if candidate in folded:
             return folded[candidate]
-    raise Refused(f"model {text!r} has no preset")
+    raise RefusedError(f"model {text!r} has no preset")
 
 
 # Number formats --------------------------------------------------------------------------------------------------------------------
@@ -105,7 +105,25 @@ _DTYPES: Final = {
     "nvfp4": "nvfp4",
     "fp4": "nvfp4",
 }
-_GGUF = re.compile(r"\bi?q\d_", re.IGNORECASE)
+_GGUF_BITS: Final = {
+    "q2_k": 2.625,
+    "q3_k": 3.4375,
+    "q3_k_s": 3.64,
+    "q3_k_m": 4.0,
+    "q4_0": 4.5,
+    "q4_1": 5.0,
+    "q4_k": 4.5,
+    "q4_k_s": 4.67,
+    "q4_k_m": 4.89,
+    "q5_0": 5.5,
+    "q5_k": 5.5,
+    "q5_k_s": 5.57,
+    "q5_k_m": 5.7,
+    "q6_k": 6.5625,
+    "q8_0": 8.5,
+}
+"""Bits per weight of GGUF formats: bytes of their blocks; S and M are mixtures, as tools/quantize/README.md of llama.cpp lists them."""
+_GGUF = re.compile(r"\bi?q\d_\w+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -115,6 +133,8 @@ class Formats:
     dtype: str | None = None
     kv_dtype: str | None = None
     compute_dtype: str | None = None
+    bits: float | None = None
+    """Stored bits per weight, scales included, where they differ from the usual ones of ``dtype``: ``int4-g32``, ``Q4_K_M``."""
 
 
 def find_dtype(word: str) -> str | None:
@@ -129,27 +149,34 @@ def find_formats(text: str, row: str | None, engine: Engine) -> Formats:
     checkpoint in the engine's own fp8 (TensorRT-LLM) carries scales for an fp8 cache.
 
     Raises:
-        Refused: several formats and the row does not say which, or one that there is no arithmetic for.
+        RefusedError: several formats and the row does not say which, or one that there is no arithmetic for.
     """
-    if _GGUF.search(text):
-        raise Refused(f"dtype {text!r}: GGUF formats have no arithmetic here")
-    cache = re.search(r"([a-z]+\d+)\s*(?:kv|cache)", text, re.IGNORECASE)
-    kv_dtype = find_dtype(cache[1]) if cache else None
+    if (packed := _GGUF.search(text)) is not None:
+        bits = _GGUF_BITS.get(packed[0].casefold())
+        if bits is None or re.search(r"q\d_\w+\s*kv", text, re.IGNORECASE):
+            raise RefusedError(f"dtype {text!r}: a GGUF format that there is no arithmetic for")
+        return Formats("int8" if bits > 8 else "int4", None, "bf16", bits)
+    cache = re.search(r"([a-z]+\d+)\s*kv|kv(?:[ -]?cache)?\W*([a-z]+\d+)", text, re.IGNORECASE)
+    kv_dtype = find_dtype(cache[1] or cache[2]) if cache else None
     weights = text.replace(cache[0], " ") if cache else text
     named = list(dict.fromkeys(filter(None, map(find_dtype, re.split(r"[^A-Za-z0-9]+", weights)))))
     if not named and text.strip() and row is None:
-        raise Refused(f"dtype {text!r} names no number format")
+        raise RefusedError(f"dtype {text!r} names no number format")
     if {"bf16", "fp16"} >= set(named):
         named = named[:1]  # one rate, one size
     if row is None and len(named) > 1:
-        raise Refused(f"dtype {text!r} names several formats, and the row does not say which")
+        raise RefusedError(f"dtype {text!r} names several formats, and the row does not say which")
     dtype = row or (named[0] if named else None)
     if dtype == "mxfp4":
         dtype = None  # of the experts only: the checkpoint says where
     if dtype == "fp8" and engine.calibration == "trtllm" and kv_dtype is None:
         kv_dtype = "fp8"
     weight_only = engine.weight_only or re.search(r"weight.only|a16", text, re.IGNORECASE)
-    return Formats(dtype, kv_dtype, "bf16" if weight_only and dtype in ("int8", "fp8") else None)
+    group = re.search(r"\bg(?:roup)?[ _-]?(?:size[ _-]?)?(\d+)\b", text, re.IGNORECASE)
+    compute_dtype = "bf16" if weight_only and dtype in ("int8", "fp8") else None
+    return Formats(
+        dtype, kv_dtype, compute_dtype, 4 + engine.group_bits / int(group[1]) if group and dtype == "int4" else None
+    )
 
 
 def find_tp(text: str) -> int:
@@ -174,6 +201,9 @@ class Engine:
         overheads: ``engine``: as calibrated; ``eager``: the eager overhead in every step; ``none``: kernels alone.
         weight_only: 8-bit weights are only ever stored, never multiplied.
         caveat: why the prediction may miss, for the reasons column.
+        group_bits: scale and zero point of a group of 4-bit weights [bits].
+        splits_layers: several GPUs hold layers in turn (pipeline), not parts of each.
+        quantises_head: 8- and 4-bit weights include embedding and lm_head, which quantised checkpoints elsewhere keep in 16 bits.
     """
 
     name: str
@@ -181,17 +211,26 @@ class Engine:
     overheads: str
     weight_only: bool = False
     caveat: str = ""
+    group_bits: int = 20
+    splits_layers: bool = False
+    quantises_head: bool = False
 
 
-_EAGER = "eager engine: its host launches every kernel, and that lasts longer than the kernels of a small step"
+_EAGER = "eager engine: host launches, unfused elementwise kernels and attention kernels of its own are not in the calibration"
+_STATIC = "TensorRT-LLM 0.x launched kernel by kernel, and its kernels of 2023 are older than those measured"
+_V0 = "vLLM before V1: its host prepared every step between two steps, longer for more sequences"
 _OTHER = "an engine of its own kernels, predicted with vLLM's"
 _ENGINES: Final = (
     (r"profil|microbench|cuda-event", Engine("kernel profile", "vllm", "none")),
     (r"tensorrt|trt-?llm|\bnim\b", Engine("TensorRT-LLM", "trtllm", "engine")),
     (r"sglang", Engine("SGLang", "sglang", "engine")),
     (r"sarathi|eager|transformers|no cuda graph", Engine("eager PyTorch", "vllm", "eager", caveat=_EAGER)),
-    (r"gpt-?fast", Engine("gpt-fast", "vllm", "engine", weight_only=True, caveat=_OTHER)),
-    (r"llama\.cpp|ggml|exllama|mlc|tgi|lmdeploy|deepspeed", Engine("another engine", "vllm", "engine", True, _OTHER)),
+    (r"gpt-?fast", Engine("gpt-fast", "vllm", "engine", True, _OTHER, group_bits=32, quantises_head=True)),
+    (
+        r"llama\.cpp|ggml|exllama|koboldcpp",
+        Engine("llama.cpp", "vllm", "engine", True, _OTHER, splits_layers=True, quantises_head=True),
+    ),
+    (r"mlc|\btgi\b|lmdeploy|deepspeed|lightllm", Engine("another engine", "vllm", "engine", caveat=_OTHER)),
     (r"vllm", Engine("vLLM", "vllm", "engine")),
 )
 
@@ -202,6 +241,8 @@ def find_engine(text: str) -> Engine:
     for pattern, engine in _ENGINES:
         if re.search(pattern, folded):
             if engine.name == "TensorRT-LLM" and re.search(r"v?\b0\.\d|static|gptsession", folded):
-                return Engine(engine.name, engine.calibration, "eager", caveat=_EAGER)  # before CUDA graphs
+                return replace(engine, overheads="eager", caveat=_STATIC)
+            if engine.name == "vLLM" and re.search(r"202[34]|v?\b0\.[1-7]\b|\bv0\b(?!\.)", folded):
+                return replace(engine, caveat=_V0)
             return engine
     return Engine("an engine not named", "vllm", "engine", caveat="engine not named: predicted as vLLM")

@@ -132,9 +132,13 @@ def parse_key(key: str) -> tuple[tuple[str, ...], dict[str, Any], str]:
     words = []
     for word in filter(None, rest.split("_")):
         tagged = re.fullmatch(r"(bs|b|batch|conc|c|tp|ctx|isl|osl)(\d+)", word)
+        benched = re.fullmatch(r"(pp|tg)(\d+)", word)
         piece = re.fullmatch(r"(\d+)(p|d)", word)
         if tagged:
             conditions[CONDITIONS[{"b": "batch"}.get(tagged[1], tagged[1])]] = int(tagged[2])
+        elif benched:  # llama-bench: pp512 prompt processing, tg128 text generation
+            conditions["prompt" if benched[1] == "pp" else "output"] = int(benched[2])
+            words.append("prefill" if benched[1] == "pp" else "decode")
         elif piece:
             conditions["prompt" if piece[2] == "p" else "batch"] = int(piece[1])
         elif word.isdecimal():

@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 from case_answers import FAR, Find, answer, finder, reason
-from case_names import Refused
+from case_names import RefusedError
 from case_questions import KINDS, ask
 from case_reading import readings
 
@@ -38,6 +38,8 @@ class Row:
     case: str
     kind: str
     what: str
+    part: str = ""
+    """``step``, or the part of one that was measured: ``linear``, ``layer:NAME``, ``attention:…``."""
     predicted_s: float | None = None
     measured_s: float | None = None
     rung: str = ""
@@ -67,7 +69,7 @@ def case_rows(cases: Iterable[Mapping[str, Any]], find: Find) -> list[Row]:
         for reading in readings(case):
             try:
                 question = ask(case, reading)
-            except Refused as refusal:
+            except RefusedError as refusal:
                 rows.append(Row(case["id"], case["kind"], reading.label, reason=str(refusal)))
                 continue
             found = answer(question, find)
@@ -76,6 +78,7 @@ def case_rows(cases: Iterable[Mapping[str, Any]], find: Find) -> list[Row]:
                     case["id"],
                     case["kind"],
                     question.what,
+                    question.part,
                     found.seconds,
                     question.measured_s,
                     found.rung,
@@ -87,40 +90,39 @@ def case_rows(cases: Iterable[Mapping[str, Any]], find: Find) -> list[Row]:
 
 
 def summary(rows: list[Row]) -> dict[str, Any]:
-    """Return counts and errors: of all numbers, and of cases (each by the median of its numbers)."""
-    errors = [row.error for row in rows if row.error is not None]
+    """Return counts and errors: of all numbers, of those that are no single matrix of a profiled layer, and of cases by their medians."""
+    known = [(row, row.error) for row in rows if row.error is not None]
     by_case: dict[str, list[float]] = {}
-    for row in rows:
-        if row.error is not None:
-            by_case.setdefault(row.case, []).append(abs(row.error))
-    medians = [statistics.median(each) for each in by_case.values()]
+    for row, error in known:
+        by_case.setdefault(row.case, []).append(abs(error))
+    steps = [abs(error) for row, error in known if not row.part.startswith("layer:") or row.part == "layer:linear"]
     return {
         "numbers": len(rows),
-        "predicted": len(errors),
-        "refused": len(rows) - len(errors),
-        **_shares("", [abs(error) for error in errors]),
-        "bias": statistics.median(errors) if errors else None,
-        "cases_predicted": len(by_case),
-        **_shares("case_", medians),
-        "rungs": dict(Counter(row.rung for row in rows if row.rung)),
+        "predicted": len(known),
+        "refused": len(rows) - len(known),
+        "all": _errors([abs(error) for _, error in known]),
+        "without_single_matrices": _errors(steps),
+        "cases": _errors([statistics.median(each) for each in by_case.values()]),
+        "bias": statistics.median(error for _, error in known) if known else None,
+        "rungs": dict(Counter(row.rung for row, _ in known)),
     }
 
 
-def _shares(prefix: str, errors: list[float]) -> dict[str, float | None]:
-    if not errors:
-        return {f"{prefix}median_absolute_error": None, f"{prefix}within_25_percent": None}
-    near = sum(error <= FAR for error in errors) / len(errors)
-    return {f"{prefix}median_absolute_error": statistics.median(errors), f"{prefix}within_25_percent": near}
+def _errors(errors: list[float]) -> dict[str, float | int | None]:
+    near = sum(error <= FAR for error in errors) / len(errors) if errors else None
+    median = statistics.median(errors) if errors else None
+    return {"count": len(errors), "median_absolute_error": median, "within_25_percent": near}
 
 
 def table(rows: list[Row]) -> str:
-    """Return the rows as text: predicted ones, then what was refused."""
-    lines = [f"{'case':24}  {'what':36}  {'predicted':>10}  {'measured':>10}  {'error':>7}  rung: calibration; reason"]
+    """Return the rows as text: predicted ones with the reason of a miss below, then what was refused."""
+    lines = [f"{'case':24}  {'what':36}  {'predicted':>12}  {'measured':>12}  {'error':>6}  rung: calibration"]
     for row in rows:
         if row.error is None or row.predicted_s is None or row.measured_s is None:
             continue
-        times = f"{_time(row.predicted_s):>10}  {_time(row.measured_s):>10}  {row.error:>+7.0%}"
-        lines.append(f"{row.case:24}  {row.what:36}  {times}  {row.rung}: {row.calibration or '–'}" + f"; {row.reason}" * bool(row.reason))
+        times = f"{_time(row.predicted_s):>12}  {_time(row.measured_s):>12}  {row.error:>+6.0%}"
+        lines.append(f"{row.case:24}  {row.what:36}  {times}  {row.rung}: {row.calibration or '–'}")
+        lines += [f"{'':24}    {row.reason}"] if row.reason else []
     lines += ["", "Not predicted:"]
     lines += [f"{row.case:24}  {row.what:36}  {row.reason}" for row in rows if row.error is None]
     return "\n".join(lines)
@@ -135,15 +137,21 @@ def summary_text(found: Mapping[str, Any]) -> str:
     if not found["predicted"]:
         return f"{found['numbers']} numbers, none predicted"
     rungs = ", ".join(f"{name} {count}" for name, count in found["rungs"].items())
-    return "\n".join(
-        (
-            f"{found['predicted']} of {found['numbers']} numbers predicted ({rungs}), {found['refused']} refused with a reason",
-            f"numbers: median error {found['median_absolute_error']:.1%} (aim {GOAL_MEDIAN:.0%}), "
-            f"{found['within_25_percent']:.0%} within 25 % (aim {GOAL_NEAR:.0%}), bias {found['bias']:+.1%}",
-            f"cases, each by its median ({found['cases_predicted']}): median error {found['case_median_absolute_error']:.1%}, "
-            f"{found['case_within_25_percent']:.0%} within 25 %",
+    lines = [
+        f"{found['predicted']} of {found['numbers']} numbers predicted ({rungs}), {found['refused']} refused with a reason"
+    ]
+    names = {
+        "all": "all numbers",
+        "without_single_matrices": "without single matrices of a layer",
+        "cases": "cases, each by its median",
+    }
+    for key, name in names.items():
+        errors = found[key]
+        lines.append(
+            f"{name} ({errors['count']}): median error {errors['median_absolute_error']:.1%} (aim {GOAL_MEDIAN:.0%}), "
+            f"{errors['within_25_percent']:.0%} within 25 % (aim {GOAL_NEAR:.0%})"
         )
-    )
+    return "\n".join((*lines, f"bias {found['bias']:+.1%}"))
 
 
 def default_file() -> Path:
