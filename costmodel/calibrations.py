@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final
 
+from costmodel.certainty import find_calibration
+from costmodel.deployment import Deployment
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.catalog import gpu_names, load_gpu, title
 from costmodel.hardware.errors import InputError
@@ -54,17 +57,30 @@ def nearest_relative(profile: GpuProfile, candidates: Iterable[str]) -> str | No
     return best[1] if best and _generation(profile) else None
 
 
-def assumed_calibration(profile: GpuProfile, gpu: str, lookup: Lookup = shipped_calibration) -> Calibration:
+def choose_calibration(
+    given: str | Path | Calibration | None, deployment: Deployment, assume_efficiency: bool = False
+) -> Calibration | None:
+    """Return the calibration of a prediction: what :func:`find_calibration` finds, else, where that is asked for, an assumed one.
+
+    Raises:
+        InputError: the calibration given cannot be used, or there is none to assume.
+    """
+    found = find_calibration(given, deployment)
+    return assumed_calibration(deployment.profile, deployment.gpu) if found is None and assume_efficiency else found
+
+
+def assumed_calibration(profile: GpuProfile, gpu: str, lookup: Lookup | None = None) -> Calibration:
     """Return the part's own calibration, else the nearest relative's as its own: efficiencies and launch times, without residuals.
 
     Args:
         profile: of the part.
         gpu: its canonical name, or the path of the user's own profile.
-        lookup: where calibrations come from.
+        lookup: where calibrations come from; None for those that the package ships for vLLM.
 
     Raises:
         InputError: no part of this maker has a calibration.
     """
+    lookup = lookup or shipped_calibration
     if (own := lookup(gpu)) is not None:
         return own
     known = {name: found for name in gpu_names() if name != gpu and (found := lookup(name)) is not None}

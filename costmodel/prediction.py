@@ -8,8 +8,8 @@ from pathlib import Path
 
 from costmodel.architecture.counts import active_parameters, checkpoint_bytes, kv_bytes_per_token, total_parameters
 from costmodel.building import build_parameters, build_textbook, roofline_parameters
-from costmodel.calibrations import assumed_calibration
-from costmodel.certainty import calibration_warnings, find_calibration, intervals, reported_steps
+from costmodel.calibrations import choose_calibration
+from costmodel.certainty import calibration_warnings, intervals, reported_steps
 from costmodel.checks import parameter_count
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import (
@@ -96,9 +96,7 @@ def predict(
     load = make_load(deployment, prompt, prompts, streams, context, chunk, every)
     if params is not None:
         params = parameter_count(params)
-    fitted = find_calibration(calibration, deployment)
-    if fitted is None and assume_efficiency:
-        fitted = assumed_calibration(deployment.profile, deployment.gpu)
+    fitted = choose_calibration(calibration, deployment, assume_efficiency)
     rung_parameters = {"roofline": roofline_parameters(deployment)}
     rates = CalibratedRates(fitted) if fitted else None
     if rates is not None:
