@@ -179,13 +179,21 @@ def find_formats(text: str, row: str | None, engine: Engine) -> Formats:
     )
 
 
-def find_tp(text: str) -> int:
-    """Return the tensor-parallel size that ``n_gpus_tp`` states: ``4/TP4``, ``1 of TP1``, ``2``; 1 where it gives a range."""
-    stated = re.search(r"TP\s*(\d+)", text, re.IGNORECASE)
-    if stated:
-        return int(stated[1])
-    alone = re.fullmatch(r"\s*(\d+)\s*", text)
-    return int(alone[1]) if alone else 1
+def find_parallel(text: str) -> tuple[int, int]:
+    """Return (TP, PP) as ``n_gpus_tp`` states them: ``4/TP4``, ``1 of TP1``, ``8 (TP4-PP2)``, ``2``; 1 where it gives a range."""
+    stated = {kind: re.search(rf"{kind}\W?(\d+)", text, re.IGNORECASE) for kind in ("TP", "PP")}
+    alone = re.match(r"\s*(\d+)\s*(?:$|[^\d.\s])", text)
+    whole = int(alone[1]) if alone else 1
+    tp, pp = (int(found[1]) if found else None for found in stated.values())
+    if tp is None:
+        tp = 1 if pp is not None else whole
+    return tp, pp or 1
+
+
+def find_count(text: str) -> int | None:
+    """Return the number of GPUs that a row's name gives: ``RTX 4090 24GB * 2``, ``2x A100``; None if it gives none."""
+    found = re.search(r"[*×]\s*(\d+)\b|\b(\d+)\s*[x×]\s", text)
+    return int(found[1] or found[2]) if found else None
 
 
 # Engines ---------------------------------------------------------------------------------------------------------------------------

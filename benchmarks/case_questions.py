@@ -15,12 +15,13 @@ from case_names import (
     Engine,
     RefusedError,
     bridge_bandwidth,
+    find_count,
     find_dtype,
     find_engine,
     find_formats,
     find_gpu,
     find_model,
-    find_tp,
+    find_parallel,
 )
 from case_reading import Reading
 from case_steps import METRICS, Step, beside, metric_of
@@ -40,6 +41,9 @@ KINDS: Final = (
     "prefix_cache",
 )
 """Kinds of cases that hold step times, or numbers that turn into them."""
+
+PLAIN: Final = {"vanilla", "base", "baseline", "nospec", "autoregressive"}
+"""Words for a row of a speculative-decoding case that does not speculate."""
 
 ATTENTION_KERNELS: Final = {
     "hopper": ("fa3", "cudnn"),
@@ -111,7 +115,7 @@ def _refuse_what_is_no_step(case: Mapping[str, Any], reading: Reading) -> None:
         raise RefusedError("a gap in one stream, not a step: it hangs on scheduling and on what else the host does")
     if any(re.fullmatch(r"p[89]\d*|p99\.\d+|max|qps\d*|\d*rps|serving|burst", word) for word in words):
         raise RefusedError("under a load with arrivals: queueing, which a simulation answers")
-    if kind == "spec_decode" and not words & {"vanilla", "base", "baseline"}:
+    if kind == "spec_decode" and not (words & PLAIN or {"no", "spec"} <= words):
         raise RefusedError("speculative decoding is not modelled")
     if kind == "prefix_cache":
         raise RefusedError("throughput of a mix of prompts with and without cache: lengths of the batch are not stated")
@@ -121,8 +125,10 @@ def _deployment(case: Mapping[str, Any], reading: Reading, engine: Engine) -> De
     gpu = _row_gpu(str(case.get("gpu", "")), reading)
     row = reading.conditions.get("dtype")
     formats = find_formats(str(case.get("dtype_quant", "")), find_dtype(str(row)) if row else None, engine)
-    gpus = int(reading.conditions.get("tp", find_tp(str(case.get("n_gpus_tp", "1")))))
-    tp, pp = (1, gpus) if engine.splits_layers else (gpus, 1)
+    tp, pp = find_parallel(str(case.get("n_gpus_tp", "1")))
+    tp = int(reading.conditions.get("tp", find_count(reading.label) or tp))
+    if engine.splits_layers:
+        tp, pp = 1, tp * pp
     try:
         deployment = deploy(
             find_model(str(case.get("model", ""))),

@@ -95,23 +95,26 @@ def _walk(node: Any, label: str, conditions: Mapping[str, Any], unit: str) -> It
 def _number(
     key: str, value: Any, label: str, conditions: Mapping[str, Any], unit: str, siblings: frozenset[str]
 ) -> Iterator[Reading]:
-    number = as_number(value)
+    words, found, own = parse_key(key)
+    spelt = re.fullmatch(r"\s*~?\s*([\d.]+(?:\s*-\s*[\d.]+)?)\s*([a-zA-Z/]*)\s*", str(value))
+    number = as_number(spelt[1]) if spelt and isinstance(value, str) else as_number(value)
     if number is None:
         return
-    words, found, own = parse_key(key)
+    if spelt and spelt[2] and isinstance(value, str):
+        own = spelt[2]
     known = {**conditions, **found}
     outer = known.pop("words", ())
     yield Reading(label, (*outer, *words), number, _unit(own or unit), known, siblings - {key})
 
 
 def as_number(value: Any) -> float | None:
-    """Return a number, the middle of a range such as ``26-29``, or None for text."""
+    """Return a number, the number of a text, the middle of a range such as ``26-29``, or None."""
     if isinstance(value, bool):
         return None
     if isinstance(value, (int, float)):
         return float(value)
-    span = re.fullmatch(r"\s*([\d.]+)\s*-\s*([\d.]+)\s*", str(value))
-    return (float(span[1]) + float(span[2])) / 2 if span else None
+    span = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:-\s*(\d+(?:\.\d+)?))?\s*", str(value))
+    return (float(span[1]) + float(span[2] or span[1])) / 2 if span else None
 
 
 def parse_key(key: str) -> tuple[tuple[str, ...], dict[str, Any], str]:

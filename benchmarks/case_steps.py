@@ -51,7 +51,7 @@ _METRIC_WORDS: Final = (
     ("mixed", {"hybrid", "mixed", "spike"}),
     ("latency", {"latency", "e2e"}),
     ("prefill", {"ttft", "first", "prefill", "input", "chunk"}),
-    ("decode", {"itl", "tpot", "tbt", "decode", "vanilla", "base", "baseline"}),
+    ("decode", {"itl", "tpot", "tbt", "decode", "vanilla", "base", "baseline", "nospec"}),
 )
 """Metric → words that mean it; the first that a key has counts."""
 
@@ -78,7 +78,7 @@ def _seconds(reading: Reading, tokens: float) -> float:
 
 def _stated(case: Mapping[str, Any], name: str) -> float | None:
     """Return the one number that a field of the case states: the first of ``1024+16``, the last of ``2 x 72000``, None of a list."""
-    text = str(case.get(name, "")).replace(",", "")
+    text = re.sub(r"(\d+)k\b", r"\g<1>000", str(case.get(name, "")).replace(",", ""), flags=re.IGNORECASE)
     numbers = re.findall(r"\d+", text)
     if not numbers or (len(numbers) > 1 and not re.search(r"\d\s*(\+|x)\s*\d", text)):
         return None
@@ -91,7 +91,9 @@ def beside(reading: Reading, *words: str) -> bool:
 
 
 def _batch(case: Mapping[str, Any], reading: Reading) -> float:
-    stated = reading.conditions.get("batch", _stated(case, "batch_concurrency"))
+    bare = case["kind"] == "decode_step" and not reading.words  # a row called 8, not RTX 4090
+    keyed = reading.conditions.get("number") if bare else None
+    stated = reading.conditions.get("batch", keyed if keyed is not None else _stated(case, "batch_concurrency"))
     return float(1 if stated is None else stated)
 
 
