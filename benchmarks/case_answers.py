@@ -134,39 +134,36 @@ def _attention_alone(question: Question, rates: RateSource) -> Parameters:
 
 
 def reason(case: Mapping[str, Any], question: Question, found: Answer) -> str:
-    """Return why a prediction is more than 25 % off, from what the case says of itself and what the calibration lacks."""
+    """Return why a prediction is more than 25 % off, from what the case says of itself and what the calibration lacks; else nothing."""
     error = found.seconds / question.measured_s - 1
     if abs(error) <= FAR:
         return ""
     text = " ".join(str(value) for key, value in case.items() if key != "measured").casefold()
-    layers = question.deployment.architecture.layer_count
-    reasons = []
-    if error < 0:
-        missing = (question.measured_s - found.seconds) / sum(abs(step.weight) for step in question.steps) / layers
-        if question.engine.overheads == "eager":
-            reasons.append(f"{question.engine.caveat}; {missing * 1e6:,.0f} µs per layer and step are missing")
-        elif question.engine.overheads == "engine" and any(name.startswith("overhead") for name in found.missing):
-            reasons.append(
-                f"the calibration has no engine overhead: {missing * 1e6:,.0f} µs per layer and step are missing"
-            )
-    if error > 0 and found.floor_s > question.measured_s:
+    engine, deployment = question.engine, question.deployment
+    reasons = [f"measured at {found.floor_s / question.measured_s:.0%} of the roofline"]
+    if found.floor_s > question.measured_s:
+        reasons.append("which is impossible: part, format or lengths of the source are not what they seem")
+    if engine.caveat:
+        reasons.append(engine.caveat)
+    if error < 0 and engine.overheads != "none" and any(name.startswith("overhead") for name in found.missing):
+        steps = sum(abs(step.weight) for step in question.steps)
+        missing = (question.measured_s - found.seconds) / steps
+        reasons.append(f"the calibration has no engine overhead: {missing * 1e3:,.3g} ms per step are missing")
+    if unfitted := [name for name in found.missing if not name.startswith(("overhead", "elementwise"))]:
+        reasons.append(f"at datasheet rates: {', '.join(unfitted)}")
+    if deployment.dtype in ("int8", "int4"):
         reasons.append(
-            "measured below the roofline of this part: the source's part, format or lengths are not what they seem"
-        )
-    if question.engine.caveat and question.engine.overheads != "eager":
-        reasons.append(question.engine.caveat)
-    if question.deployment.dtype in ("int8", "int4"):
-        reasons.append(
-            f"{question.deployment.dtype} weight-only kernels have not been measured: those of 16-bit weights stand in"
+            f"{deployment.dtype} weight-only kernels have not been measured: those of 16-bit weights stand in"
         )
     if found.assumed:
-        reasons.append(f"no measurements of this part: {found.calibration}")
+        reasons.append(f"nothing measured on this part: efficiencies {found.calibration}")
     if power := re.search(r"power.limit\w*\s*(\d+ ?w)?|\b\d{3} ?w\b", text):
         reasons.append(f"the part was {power[0].strip()}, slower than its datasheet")
     if "whole ms" in text:
         reasons.append(f"source rounds to whole ms: ±{0.5e-3 / question.measured_s:.0%}")
     if found.rung == "roofline":
-        reasons.append("roofline: a floor, no calibration to start from")
+        reasons.append("a floor: no calibration to start from")
     if str(case.get("confidence")) in ("low", "medium"):
         reasons.append(f"{case['confidence']} confidence in the source")
-    return "; ".join((*dict.fromkeys(reasons), *question.caveats)) or "not explained"
+    reasons += question.caveats
+    return "; ".join(reasons) if len(reasons) > 1 else f"{reasons[0]}, not explained"

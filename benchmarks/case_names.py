@@ -228,6 +228,8 @@ _EAGER = "eager engine: host launches, unfused elementwise kernels and attention
 _STATIC = "TensorRT-LLM 0.x launched kernel by kernel, and its kernels of 2023 are older than those measured"
 _V0 = "vLLM before V1: its host prepared every step between two steps, longer for more sequences"
 _OTHER = "an engine of its own kernels, predicted with vLLM's"
+_TRT_OLD = re.compile(r"(?:tensorrt|trt)-?llm\W*v?0\.\d\b|gptsession|static batch")
+_VLLM_OLD = re.compile(r"vllm\W*v?0\.[0-7]\b|\bv0\b(?!\.)|^(?!.*\bv1\b).*\b202[34]\b", re.DOTALL)
 _ENGINES: Final = (
     (r"profil|microbench|cuda-event", Engine("kernel profile", "vllm", "none")),
     (r"tensorrt|trt-?llm|\bnim\b", Engine("TensorRT-LLM", "trtllm", "engine")),
@@ -248,9 +250,9 @@ def find_engine(text: str) -> Engine:
     folded = text.casefold()
     for pattern, engine in _ENGINES:
         if re.search(pattern, folded):
-            if engine.name == "TensorRT-LLM" and re.search(r"v?\b0\.\d|static|gptsession", folded):
+            if engine.name == "TensorRT-LLM" and _TRT_OLD.search(folded):
                 return replace(engine, overheads="eager", caveat=_STATIC)
-            if engine.name == "vLLM" and re.search(r"202[34]|v?\b0\.[1-7]\b|\bv0\b(?!\.)", folded):
+            if engine.name == "vLLM" and _VLLM_OLD.search(folded):
                 return replace(engine, caveat=_V0)
             return engine
     return Engine("an engine not named", "vllm", "engine", caveat="engine not named: predicted as vLLM")

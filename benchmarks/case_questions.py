@@ -84,6 +84,15 @@ def ask(case: Mapping[str, Any], reading: Reading) -> Question:
     Raises:
         RefusedError: there is none, and why.
     """
+    try:
+        return _ask(case, reading)
+    except InputError as error:
+        raise RefusedError(str(error)) from error
+    except ValueError as error:  # a condition that is no number
+        raise RefusedError(f"cannot be read: {error}") from error
+
+
+def _ask(case: Mapping[str, Any], reading: Reading) -> Question:
     _refuse_what_is_no_step(case, reading)
     engine = find_engine(f"{case.get('engine_version', '')} {case.get('flags', '')}")
     if case["kind"] == "attention_kernel":
@@ -100,8 +109,8 @@ def ask(case: Mapping[str, Any], reading: Reading) -> Question:
 
 def _refuse_what_is_no_step(case: Mapping[str, Any], reading: Reading) -> None:
     words, kind = set(reading.words), case["kind"]
-    if kind not in KINDS:
-        raise RefusedError(f"kind {kind} holds no step times")
+    if reading.value <= 0:
+        raise RefusedError("not a positive number")
     if words & {"achieved", "gb", "mfu", "mbu"}:
         raise RefusedError("a rate derived from the time")
     beside_itl = reading.unit == "tok/s" and beside(reading, "itl", "tpot")
@@ -129,18 +138,15 @@ def _deployment(case: Mapping[str, Any], reading: Reading, engine: Engine) -> De
     tp = int(reading.conditions.get("tp", find_count(reading.label) or tp))
     if engine.splits_layers:
         tp, pp = 1, tp * pp
-    try:
-        deployment = deploy(
-            find_model(str(case.get("model", ""))),
-            gpu,
-            tp=tp,
-            pp=pp,
-            dtype=formats.dtype,
-            kv_dtype=formats.kv_dtype,
-            compute_dtype=formats.compute_dtype,
-        )
-    except InputError as error:
-        raise RefusedError(str(error)) from error
+    deployment = deploy(
+        find_model(str(case.get("model", ""))),
+        gpu,
+        tp=tp,
+        pp=pp,
+        dtype=formats.dtype,
+        kv_dtype=formats.kv_dtype,
+        compute_dtype=formats.compute_dtype,
+    )
     bridge = bridge_bandwidth(str(case.get("gpu", "")), gpu)
     if bridge is not None and tp == 2:
         deployment = replace(deployment, hardware=replace(deployment.hardware, link_bandwidth=bridge))

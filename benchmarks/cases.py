@@ -64,19 +64,20 @@ def case_rows(cases: Iterable[Mapping[str, Any]], find: Find) -> list[Row]:
     """
     rows = []
     for case in cases:
-        if case["kind"] not in KINDS:
+        name, kind = str(case.get("id")), str(case.get("kind"))
+        if kind not in KINDS:
             continue
         for reading in readings(case):
             try:
                 question = ask(case, reading)
             except RefusedError as refusal:
-                rows.append(Row(case["id"], case["kind"], reading.label, reason=str(refusal)))
+                rows.append(Row(name, kind, reading.label, reason=str(refusal)))
                 continue
             found = answer(question, find)
             rows.append(
                 Row(
-                    case["id"],
-                    case["kind"],
+                    name,
+                    kind,
                     question.what,
                     question.part,
                     found.seconds,
