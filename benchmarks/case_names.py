@@ -179,15 +179,19 @@ def find_formats(text: str, row: str | None, engine: Engine) -> Formats:
     )
 
 
-def find_parallel(text: str) -> tuple[int, int]:
-    """Return (TP, PP) as ``n_gpus_tp`` states them: ``4/TP4``, ``1 of TP1``, ``8 (TP4-PP2)``, ``2``; 1 where it gives a range."""
-    stated = {kind: re.search(rf"{kind}\W?(\d+)", text, re.IGNORECASE) for kind in ("TP", "PP")}
+def find_parallel(text: str) -> tuple[int, int, int]:
+    """Return (TP, PP, EP) as ``n_gpus_tp`` states them: ``4/TP4``, ``1 of TP1``, ``8 (TP4-PP2)``, ``DEP4``, ``2``; 1 for a range.
+
+    ``TEP4`` divides attention and deals experts to the same four GPUs, ``DEP4`` has four replicas of attention.
+    """
+    stated = {kind: re.search(rf"{kind}\W?(\d+)", text, re.IGNORECASE) for kind in ("TP", "PP", "EP")}
     alone = re.match(r"\s*(\d+)\s*(?:$|[^\d.\s])", text)
-    whole = int(alone[1]) if alone else 1
-    tp, pp = (int(found[1]) if found else None for found in stated.values())
+    tp, pp, ep = (int(found[1]) if found else None for found in stated.values())
+    if tp is None and ep is not None:
+        tp = ep if re.search(r"TEP", text, re.IGNORECASE) else 1
     if tp is None:
-        tp = 1 if pp is not None else whole
-    return tp, pp or 1
+        tp = int(alone[1]) if alone and pp is None else 1
+    return tp, pp or 1, ep or 1
 
 
 def find_count(text: str) -> int | None:

@@ -122,7 +122,9 @@ def _refuse_what_is_no_step(case: Mapping[str, Any], reading: Reading) -> None:
         raise RefusedError("a ratio over steps that the source does not give")
     if words & {"gap", "stall", "during"}:
         raise RefusedError("a gap in one stream, not a step: it hangs on scheduling and on what else the host does")
-    if any(re.fullmatch(r"p[89]\d*|p99\.\d+|max|qps\d*|\d*rps|serving|burst", word) for word in words):
+    if "max" in words and kind != "itl_spike":
+        raise RefusedError("the longest of many steps: which one is not stated")
+    if any(re.fullmatch(r"p[89]\d*|p99\.\d+|qps\d*|\d*rps|serving|burst", word) for word in words):
         raise RefusedError("under a load with arrivals: queueing, which a simulation answers")
     if kind == "spec_decode" and not (words & PLAIN or {"no", "spec"} <= words):
         raise RefusedError("speculative decoding is not modelled")
@@ -134,7 +136,7 @@ def _deployment(case: Mapping[str, Any], reading: Reading, engine: Engine) -> De
     gpu = _row_gpu(str(case.get("gpu", "")), reading)
     row = reading.conditions.get("dtype")
     formats = find_formats(str(case.get("dtype_quant", "")), find_dtype(str(row)) if row else None, engine)
-    tp, pp = find_parallel(str(case.get("n_gpus_tp", "1")))
+    tp, pp, ep = find_parallel(str(case.get("n_gpus_tp", "1")))
     tp = int(reading.conditions.get("tp", find_count(reading.label) or tp))
     if engine.splits_layers:
         tp, pp = 1, tp * pp
@@ -143,6 +145,7 @@ def _deployment(case: Mapping[str, Any], reading: Reading, engine: Engine) -> De
         gpu,
         tp=tp,
         pp=pp,
+        ep=ep,
         dtype=formats.dtype,
         kv_dtype=formats.kv_dtype,
         compute_dtype=formats.compute_dtype,

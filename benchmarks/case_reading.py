@@ -135,6 +135,7 @@ def parse_key(key: str) -> tuple[tuple[str, ...], dict[str, Any], str]:
     words = []
     for word in filter(None, rest.split("_")):
         tagged = re.fullmatch(r"(bs|b|batch|conc|c|tp|ctx|isl|osl)(\d+)", word)
+        thousands = re.fullmatch(r"(\d+)k", word)
         benched = re.fullmatch(r"(pp|tg)(\d+)", word)
         piece = re.fullmatch(r"(\d+)(p|d)", word)
         if tagged:
@@ -146,6 +147,9 @@ def parse_key(key: str) -> tuple[tuple[str, ...], dict[str, Any], str]:
             conditions["prompt" if piece[2] == "p" else "batch"] = int(piece[1])
         elif word.isdecimal():
             conditions["number"] = int(word)
+        elif thousands:  # 4k is 4096 of something, 10k is 10,000
+            count = int(thousands[1])
+            conditions["number"] = count * (1000 if count & (count - 1) else 1024)
         elif find_dtype(word):
             conditions["dtype"] = word
         else:

@@ -19,8 +19,8 @@ from costmodel.memory import memory_of
 ANSWER = 128
 """Tokens generated where a source does not say: only the mean context of a decode step hangs on it [tokens]."""
 
-TRT_MAX_BATCH = 2048
-"""TensorRT-LLM's default ``max_batch_size`` (1.0)."""
+TRT_MAX_BATCH, TRT_MAX_TOKENS = 2048, 8192
+"""TensorRT-LLM's default ``max_batch_size`` and ``max_num_tokens`` (1.0)."""
 
 MATRICES: Final = {
     ("qkv",): "qkv_proj",
@@ -48,7 +48,7 @@ class Step:
 
 _METRIC_WORDS: Final = (
     ("linear", {"linear"}),
-    ("mixed", {"hybrid", "mixed", "spike"}),
+    ("mixed", {"hybrid", "mixed", "spike", "max"}),
     ("latency", {"latency", "e2e"}),
     ("prefill", {"ttft", "first", "prefill", "input", "chunk"}),
     ("decode", {"itl", "tpot", "tbt", "decode", "vanilla", "base", "baseline", "nospec"}),
@@ -88,6 +88,13 @@ def _stated(case: Mapping[str, Any], name: str) -> float | None:
 def beside(reading: Reading, *words: str) -> bool:
     """Tell whether the row measures one of these as well: rows with TTFT and ITL come from a closed loop of clients."""
     return any(word in key.casefold() for key in reading.siblings for word in words)
+
+
+def flag(case: Mapping[str, Any], *names: str) -> float | None:
+    """Return the number that the engine's flags give one of these names: ``max_num_seqs=128``, ``--max-num-seqs 128``."""
+    flags = f"{case.get('flags', '')} {case.get('engine_version', '')}".casefold().replace("-", "_")
+    found = next((found for name in names if (found := re.search(rf"\b_*{name}[ =:]+(\d+)", flags))), None)
+    return float(found[1]) if found else None
 
 
 def _batch(case: Mapping[str, Any], reading: Reading) -> float:
@@ -156,15 +163,22 @@ def _capacity(deployment: Deployment, prompt: float, output: float) -> float:
 
 
 def _mixed(case: Mapping[str, Any], reading: Reading, deployment: Deployment) -> Answer:
-    """A chunk beside decoding streams; with a token budget stated, the streams' tokens count in it."""
+    """A chunk beside decoding streams; with a token budget stated, the streams' tokens count in it.
+
+    The longest gap of a prompt in chunks is that of its last whole chunk, with all that went before in the cache.
+    """
     prompt, _ = _lengths(case, reading)
-    if (budget := reading.conditions.get("chunk")) is not None:
-        room = float(budget) - _batch(case, reading)
+    batch, cached = _batch(case, reading), 0.0
+    budget = reading.conditions.get("chunk", flag(case, "max_num_batched_tokens", "chunk", "chunk_size"))
+    if budget is not None:
+        room = float(budget) - batch
+        if prompt is not None and set(reading.words) & {"max", "spike"}:
+            cached = max(prompt - room, 0.0)
         prompt = room if prompt is None else min(prompt, room)
     if prompt is None or prompt < 1:
         raise RefusedError("the chunk's length is not stated")
     context = float(reading.conditions.get("context", _stated(case, "context") or 0))
-    step = Step(1.0, (Chunk(prompt),), (Decodes(_batch(case, reading), context),))
+    step = Step(1.0, (Chunk(prompt, cached),), (Decodes(batch, context),))
     return (step,), "step", _seconds(reading, prompt), ()
 
 
@@ -208,7 +222,8 @@ def _latency(case: Mapping[str, Any], reading: Reading, deployment: Deployment) 
     if prompt is None or output is None:
         raise RefusedError("prompt and output lengths are not stated")
     batch = _batch(case, reading)
-    per_step = max(1, int(default_token_budget(deployment) // prompt))
+    budget = flag(case, "max_num_batched_tokens", "max_num_tokens") or default_token_budget(deployment)
+    per_step = max(1, int(budget // prompt))
     full, rest = divmod(int(batch), per_step)
     steps = [Step(float(full), (Chunk(prompt),) * per_step)] if full else []
     steps += [Step(1.0, (Chunk(prompt),) * rest)] if rest else []
@@ -229,9 +244,12 @@ def _throughput(case: Mapping[str, Any], reading: Reading, deployment: Deploymen
     if reading.unit != "tok/s":
         raise RefusedError(f"throughput in {reading.unit or 'no unit'}")
     trtllm = find_engine(str(case.get("engine_version", ""))).calibration == "trtllm"
-    most = TRT_MAX_BATCH if trtllm else default_max_num_seqs(deployment)
-    running = min(_capacity(deployment, prompt, output), float(most))
-    budget = max(default_token_budget(deployment), 8192) if trtllm else default_token_budget(deployment)
+    usual = TRT_MAX_BATCH if trtllm else default_max_num_seqs(deployment)
+    most = flag(case, "max_num_seqs", "max_batch_size") or float(usual)
+    running = min(_capacity(deployment, prompt, output), most)
+    budget = flag(case, "max_num_batched_tokens", "max_num_tokens") or float(
+        max(default_token_budget(deployment), TRT_MAX_TOKENS) if trtllm else default_token_budget(deployment)
+    )
     together = max(1.0, min(budget // prompt, running // output))
     context = prompt + output / 2
     mixing = running / together
@@ -239,7 +257,7 @@ def _throughput(case: Mapping[str, Any], reading: Reading, deployment: Deploymen
     steps = [Step(mixing, (Chunk(prompt),) * int(together), streams)]
     if output > mixing:
         steps.append(Step(output - mixing, (), streams))
-    tokens = running * output * ((prompt + output) / output if "total" in reading.words else 1)
+    tokens = running * deployment.replicas * output * ((prompt + output) / output if "total" in reading.words else 1)
     caveats = (f"running batch of {running:,.0f} estimated from memory and the engine's default limit",)
     return tuple(steps), "step", tokens / (reading.value * _gpus_counted(case, deployment)), caveats
 

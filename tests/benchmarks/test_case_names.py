@@ -111,9 +111,18 @@ def test_engines(names: ModuleType, text: str, calibration: str, overheads: str)
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("4/TP4", (4, 1)), ("1 of TP1", (1, 1)), ("8 (TP4-PP2)", (4, 2)), ("2", (2, 1)), ("1..8", (1, 1))],
+    [
+        ("4/TP4", (4, 1, 1)),
+        ("1 of TP1", (1, 1, 1)),
+        ("8 (TP4-PP2)", (4, 2, 1)),
+        ("8/TP8 EP8", (8, 1, 8)),
+        ("4 (DEP4)", (1, 1, 4)),
+        ("TEP4", (4, 1, 4)),
+        ("2", (2, 1, 1)),
+        ("1..8", (1, 1, 1)),
+    ],
 )
-def test_parallel_sizes(names: ModuleType, text: str, expected: tuple[int, int]) -> None:
+def test_parallel_sizes(names: ModuleType, text: str, expected: tuple[int, int, int]) -> None:
     assert names.find_parallel(text) == expected
 
 
@@ -126,6 +135,7 @@ def test_parallel_sizes(names: ModuleType, text: str, expected: tuple[int, int])
         ("128/2048", (), {"prompt": 128, "output": 2048}, ""),
         ("hybrid_1021p_plus_3d_ms", ("hybrid", "plus"), {"prompt": 1021, "batch": 3}, "ms"),
         ("out_tok_s", ("out",), {}, "tok/s"),
+        ("prefill_16k_ms", ("prefill",), {"number": 16_384}, "ms"),
         ("tg128", ("decode",), {"output": 128}, ""),
     ],
 )
