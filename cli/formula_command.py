@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.checks import positive
-from costmodel.cli.options import deployment_options, echo_json, load_options, single
+from costmodel.cli.options import calibration_options, deployment_options, echo_json, load_options, single
 from costmodel.cli.text import milliseconds, significant, table
 from costmodel.deployment import deploy
 from costmodel.documents import FORMULA_NAMES, RUNG_NAMES, FormulaName, RungName
@@ -51,7 +51,7 @@ NAMES_OF_UNKNOWNS = {"prompt": "n", "streams": "D", "context": "c"}
     "--prompts", type=int, default=1, show_default=True, help="Long prompts that arrive together (for --solve)."
 )
 @click.option("--params", type=float, default=None, help="Parameter count P of the textbook rung, e.g. 8e9.")
-@click.option("--calibration", type=click.Path(), default=None, help="Fitted factors of this GPU (TOML).")
+@calibration_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def command(
     which: FormulaName,
@@ -126,7 +126,9 @@ def _make(which: FormulaName, rung: RungName | None, options: dict[str, Any]) ->
         deployment,
         which,
         rung or ("calibrated" if options["calibration"] else "roofline"),
-        **{name: options[name] for name in ("prompt", "streams", "context", "chunk", "params", "calibration")},
+        **{
+            name: options[name] for name in ("prompt", "streams", "context", "chunk", "params", "engine", "calibration")
+        },
     )
 
 

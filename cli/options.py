@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from costmodel.hardware.errors import InputError
+from costmodel.hardware.shipped import ENGINES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -119,7 +120,7 @@ def deployment_options(command: Command) -> Command:
                 "--dtype",
                 type=Values("text"),
                 default=None,
-                help="Weight dtype: bf16, fp16, fp8, int8, int4, mxfp4, nvfp4.  [default: the checkpoint's]",
+                help="Weight dtype: bf16, fp16, fp8, fp8-block, int8, int4, mxfp4, nvfp4.  [default: the checkpoint's]",
             ),
             click.option(
                 "--kv-dtype",
@@ -130,6 +131,29 @@ def deployment_options(command: Command) -> Command:
                 "--compute-dtype",
                 default=None,
                 help="Dtype of the products of quantised weights.  [default: the best that weights and GPU allow]",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def calibration_options(command: Command) -> Command:
+    """Add the options that choose the fitted factors of the calibrated rung."""
+    for option in reversed(
+        (
+            click.option(
+                "--engine",
+                type=click.Choice(ENGINES),
+                default="vllm",
+                show_default=True,
+                help="Engine whose shipped calibration of the GPU is used.",
+            ),
+            click.option(
+                "--calibration",
+                type=click.Path(),
+                default=None,
+                help="Fitted factors of this GPU (TOML), or `none`.  [default: those shipped for GPU and engine]",
             ),
         )
     ):

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from costmodel.cli.options import deployment_options, echo_json, grid, load_options
+from costmodel.cli.options import calibration_options, deployment_options, echo_json, grid, load_options
 from costmodel.cli.report import comparison, report
 from costmodel.documents import Prediction, Predictions
 from costmodel.hardware.errors import InputError
@@ -30,7 +30,7 @@ FIGURES = ("timeline", "heights", "breakdown", "roofline")
     default=None,
     help="Parameter count P of the textbook rung, e.g. 8e9.  [default: the model's]",
 )
-@click.option("--calibration", type=click.Path(), default=None, help="Fitted factors of this GPU (TOML).")
+@calibration_options
 @click.option(
     "--assume-efficiency",
     is_flag=True,
@@ -46,7 +46,7 @@ def command(as_json: bool, plot: str | None, figure: str | None, force: bool, **
     """Predict step times, the spike of a long prompt, and who sees it.
 
     Three rungs side by side: textbook (weights ÷ bandwidth, 2·params·tokens ÷ peak), roofline (exact operator counts at datasheet
-    rates: the physical floor) and, with a calibration, calibrated (with fitted efficiencies and overheads).
+    rates: the physical floor) and calibrated (the same with fitted efficiencies and overheads of GPU and engine, where there are data).
     """
     if figure is not None and plot is None:
         raise InputError(f"--figure {figure} needs --plot FILE, where it is saved")

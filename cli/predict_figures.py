@@ -57,7 +57,9 @@ def _one(figure: str, prediction: Prediction, options: dict[str, Any]) -> Figure
     deployment = deploy(**{name: options[name] for name in names})
     if figure == "roofline":
         return draw_roofline(prediction, deployment.hardware.peaks, deployment.hardware.bandwidth)
-    calibration = choose_calibration(options["calibration"], deployment, options["assume_efficiency"])
+    calibration = choose_calibration(
+        options["calibration"], deployment, options["engine"], options["assume_efficiency"]
+    )
     parameters = build_parameters(deployment, CalibratedRates(calibration) if calibration else None)
     workload = ("prompt", "prompts", "streams", "context", "chunk", "every")
     load = make_load(deployment, **{name: options[name] for name in workload})

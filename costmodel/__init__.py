@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from costmodel.architecture.source import load_model, model_names
     from costmodel.architecture.types import Architecture
+    from costmodel.clients import ClosedLoop, closed_loop
     from costmodel.deployment import Deployment, deploy
     from costmodel.documents import Prediction, Predictions
     from costmodel.errors import CostModelError, InputError, NoAnswerError, UnsupportedError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Architecture": "costmodel.architecture.types",
     "Calibration": "costmodel.hardware.calibration",
+    "ClosedLoop": "costmodel.clients",
     "CostModelError": "costmodel.errors",
     "Deployment": "costmodel.deployment",
     "Formula": "costmodel.symbolic.formulas",
@@ -41,6 +43,7 @@ _HOMES = {
     "Predictions": "costmodel.documents",
     "Solution": "costmodel.solving",
     "UnsupportedError": "costmodel.errors",
+    "closed_loop": "costmodel.clients",
     "deploy": "costmodel.deployment",
     "elasticities": "costmodel.symbolic.sensitivity",
     "formula": "costmodel.symbolic.formulas",
@@ -57,6 +60,7 @@ _HOMES = {
 __all__ = [
     "Architecture",
     "Calibration",
+    "ClosedLoop",
     "CostModelError",
     "Deployment",
     "Formula",
@@ -68,6 +72,7 @@ __all__ = [
     "Solution",
     "UnsupportedError",
     "__version__",
+    "closed_loop",
     "deploy",
     "elasticities",
     "formula",

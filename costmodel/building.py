@@ -14,13 +14,13 @@ from costmodel.architecture.counts import (
     parameter_table,
     total_parameters,
 )
-from costmodel.architecture.formats import INPUT_BYTES
-from costmodel.architecture.linears import Linear, layer_linears, query_heads_per_gpu
+from costmodel.architecture.formats import INPUT_BYTES, WeightFormat, format_name
+from costmodel.architecture.linears import Linear, kv_heads_per_gpu, layer_linears, query_heads_per_gpu
 from costmodel.architecture.types import Attention, LayerKind
 from costmodel.deployment import Deployment
 from costmodel.dtypes import main_format
-from costmodel.equations.numerics import Value
-from costmodel.equations.parameters import AttentionKernel, ExpertGemm, Gemm, Parameters, Transfer
+from costmodel.equations.numerics import Value, total
+from costmodel.equations.parameters import AttentionKernel, ExpertGemm, Gemm, Parameters, Rate, Transfer
 from costmodel.equations.rates import DatasheetRates, RateSource
 from costmodel.equations.textbook import Textbook
 from costmodel.equations.work import Window
@@ -47,6 +47,11 @@ def build_parameters(deployment: Deployment, rates: RateSource | None = None) ->
                 gemms[key] = _add(gemms[key], gemm) if key in gemms else gemm
     layers = sum(deployment.layer_counts[1:], deployment.layer_counts[0])
     architecture = deployment.architecture
+    moe_layers = total(
+        count
+        for kind, count in zip(architecture.kinds, deployment.layer_counts, strict=True)
+        if kind.feed_forward.kind == "moe"
+    )
     return Parameters(
         gemms=(*_distinct(gemms.values()), _lm_head(deployment, rates)),
         experts=tuple(_distinct(experts.values())),
@@ -55,7 +60,7 @@ def build_parameters(deployment: Deployment, rates: RateSource | None = None) ->
         elementwise=rates.elementwise(
             layers, architecture.hidden, deployment.activation_bytes, deployment.hardware.bandwidth
         ),
-        overheads=rates.overheads(layers),
+        overheads=rates.overheads(layers, moe_layers),
     )
 
 
@@ -103,7 +108,6 @@ def build_textbook(deployment: Deployment, params: float | None = None) -> Textb
 
 def _gemm(deployment: Deployment, rates: RateSource, linear: Linear, count: Value) -> Gemm:
     dtype = deployment.compute_dtype_of(linear.fmt)
-    hardware = deployment.hardware
     return Gemm(
         name=linear.name,
         group="linear",
@@ -111,7 +115,7 @@ def _gemm(deployment: Deployment, rates: RateSource, linear: Linear, count: Valu
         weight_bytes=linear.inputs * linear.outputs * deployment.format_bytes[linear.fmt] * count,
         io_bytes_per_token=_io_bytes(deployment, linear.inputs, linear.outputs, dtype) * count,
         count=count,
-        rate=rates.kernel("gemm", dtype, hardware.peaks[dtype], hardware.bandwidth, linear.inputs, linear.outputs),
+        rate=_rate(rates, "gemm", dtype, deployment, linear.inputs, linear.outputs, linear.fmt),
     )
 
 
@@ -119,9 +123,10 @@ def _expert_gemm(
     deployment: Deployment, rates: RateSource, kind: LayerKind, linear: Linear, count: Value
 ) -> ExpertGemm:
     dtype = deployment.compute_dtype_of(linear.fmt)
-    hardware, ff = deployment.hardware, kind.feed_forward
+    ff = kind.feed_forward
     # With expert parallelism whole experts live on one GPU, and r replicas send it their tokens: r·N·k/e = N·k/t of them arrive.
     visits = ff.experts_per_token / deployment.tp if deployment.ep > 1 else ff.experts_per_token
+    rate = _rate(rates, "experts", dtype, deployment, linear.inputs, linear.outputs, linear.fmt)
     return ExpertGemm(
         name=linear.name,
         flops_per_token=2 * linear.inputs * linear.outputs * visits * count,
@@ -130,13 +135,30 @@ def _expert_gemm(
         idle_probability=1 - ff.experts_per_token / ff.experts,
         replicas=deployment.replicas,
         count=count,
-        rate=rates.kernel("experts", dtype, hardware.peaks[dtype], hardware.bandwidth, linear.inputs, linear.outputs),
+        rate=rate,
         visits_per_token=visits,
+        copies=linear.copies,
+        grouped=rates.grouped(rate),
+    )
+
+
+def _rate(
+    rates: RateSource,
+    operator: str,
+    dtype: str,
+    deployment: Deployment,
+    inputs: Value,
+    outputs: Value,
+    fmt: WeightFormat,
+) -> Rate:
+    hardware = deployment.hardware
+    return rates.kernel(
+        operator, dtype, hardware.peaks[dtype], hardware.bandwidth, inputs, outputs, format_name(fmt, dtype)
     )
 
 
 def _lm_head(deployment: Deployment, rates: RateSource) -> Gemm:
-    architecture, hardware = deployment.architecture, deployment.hardware
+    architecture = deployment.architecture
     fmt = architecture.embedding_format if architecture.tied_embeddings else architecture.lm_head_format
     dtype = deployment.compute_dtype_of(fmt)
     vocabulary = architecture.vocabulary if deployment.tp == 1 else architecture.vocabulary / deployment.tp
@@ -147,7 +169,7 @@ def _lm_head(deployment: Deployment, rates: RateSource) -> Gemm:
         weight_bytes=architecture.hidden * vocabulary * deployment.format_bytes[fmt],
         io_bytes_per_token=_io_bytes(deployment, architecture.hidden, vocabulary, dtype),
         count=1,
-        rate=rates.kernel("lm_head", dtype, hardware.peaks[dtype], hardware.bandwidth, architecture.hidden, vocabulary),
+        rate=_rate(rates, "lm_head", dtype, deployment, architecture.hidden, vocabulary, fmt),
         per_row=True,
     )
 
@@ -168,8 +190,9 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
         absorbed = 2 * heads * (2 * attention.kv_lora_rank + attention.rope_head_dim)
         window = attention.window
         peak = hardware.peaks[dtype]
-        prefill = rates.kernel("prefill_attention", dtype, peak, hardware.bandwidth)
-        decode = rates.kernel("decode_attention", dtype, peak, hardware.bandwidth)
+        fitted = _fitted_kinds(deployment, attention)
+        prefill = rates.attention("prefill_attention", fitted, peak, hardware.bandwidth)
+        decode = rates.attention("decode_attention", fitted, peak, hardware.bandwidth)
         widths = attention.head_dim + attention.value_head_dim
         kernels.append(
             AttentionKernel(
@@ -184,10 +207,29 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
                 prefill_tile=rates.prefill_tile(
                     prefill, heads * widths * deployment.activation_bytes * count, 2 * widths * hardware.units * count
                 ),
-                decode_split=rates.decode_split(decode),
+                decode_split=rates.decode_split(
+                    decode, heads, kv_heads_per_gpu(attention, tp), attention.head_dim, count
+                ),
             )
         )
     return tuple(kernels)
+
+
+USUAL_HEAD_DIM = 128
+"""Fitted attention kernels are of heads of this dimension where their names say nothing else."""
+
+
+def _fitted_kinds(deployment: Deployment, attention: Attention) -> list[str]:
+    """Return by which names a fitted attention kernel is looked for, the closest first.
+
+    Heads of the same dimension count for more than the format of the cache, and that for more than the window.
+    """
+    dtype = deployment.attention_dtype
+    formats = [f"kv-{deployment.kv_dtype}", dtype] if deployment.kv_dtype != deployment.activation_dtype else [dtype]
+    dim = attention.fitted_head_dim or attention.head_dim
+    dims = [""] if attention.kind == "mla" or dim == USUAL_HEAD_DIM else [f".d{dim}", ""]
+    windows = [""] if attention.window is None else [f".w{attention.window}", ""]
+    return [fmt + dim + window for dim in dims for fmt in formats for window in windows]
 
 
 def _attention_suffixes(windows: list[Window]) -> list[str]:

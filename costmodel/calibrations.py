@@ -58,15 +58,20 @@ def nearest_relative(profile: GpuProfile, candidates: Iterable[str]) -> str | No
 
 
 def choose_calibration(
-    given: str | Path | Calibration | None, deployment: Deployment, assume_efficiency: bool = False
+    given: str | Path | Calibration | None,
+    deployment: Deployment,
+    engine: str = "vllm",
+    assume_efficiency: bool = False,
 ) -> Calibration | None:
-    """Return the calibration of a prediction: what :func:`find_calibration` finds, else, where that is asked for, an assumed one.
+    """Return what :func:`~costmodel.certainty.find_calibration` finds, else, where that is asked for, an assumed calibration.
 
     Raises:
         InputError: the calibration given cannot be used, or there is none to assume.
     """
-    found = find_calibration(given, deployment)
-    return assumed_calibration(deployment.profile, deployment.gpu) if found is None and assume_efficiency else found
+    found = find_calibration(given, deployment, engine)
+    if found is None and given is None and assume_efficiency:
+        return assumed_calibration(deployment.profile, deployment.gpu, lambda gpu: shipped_calibration(gpu, engine))
+    return found
 
 
 def assumed_calibration(profile: GpuProfile, gpu: str, lookup: Lookup | None = None) -> Calibration:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from costmodel.checks import text
+from costmodel.checks import choice, text
 from costmodel.deployment import Deployment
 from costmodel.documents import Intervals
 from costmodel.equations.parameters import Parameters
@@ -19,6 +19,7 @@ from costmodel.equations.work import Work
 from costmodel.hardware.calibration import Calibration, read_calibration
 from costmodel.hardware.catalog import gpu_names, title
 from costmodel.hardware.errors import InputError
+from costmodel.hardware.shipped import ENGINES, shipped_calibration, shipped_calibrations
 from costmodel.rungs import Load, longest_step, total_seconds
 
 
@@ -27,13 +28,29 @@ def _read_cached(path: Path, _stamp: float) -> Calibration:
     return read_calibration(path)
 
 
-def find_calibration(given: str | Path | Calibration | None, deployment: Deployment) -> Calibration | None:
-    """Return the calibration to use: as given, or read from a file.
+NO_CALIBRATION = "none"
+"""What to give as a calibration to have none."""
+
+
+def find_calibration(
+    given: str | Path | Calibration | None, deployment: Deployment, engine: str = "vllm"
+) -> Calibration | None:
+    """Return the calibration to use.
+
+    Args:
+        given: a calibration, a file, ``"none"`` for no calibration, or None for the one that is shipped.
+        deployment: what it is for.
+        engine: whose calibration is taken where none is given.
 
     Raises:
         InputError: the file cannot be read, or the calibration is of another part.
     """
-    if given is None or isinstance(given, Calibration):
+    choice(engine, ENGINES, "engine")
+    if given is None:
+        return shipped_calibration(deployment.gpu, engine)
+    if given == NO_CALIBRATION:
+        return None
+    if isinstance(given, Calibration):
         calibration = given
     else:
         path = os.path.expanduser(text(given, "calibration"))
@@ -41,12 +58,27 @@ def find_calibration(given: str | Path | Calibration | None, deployment: Deploym
         with suppress(OSError, ValueError):
             stamp = os.stat(path).st_mtime
         calibration = _read_cached(Path(path), stamp)
-    if calibration is not None and not _is_for(calibration.gpu, deployment):
+    if not _is_for(calibration.gpu, deployment):
         raise InputError(
             f"calibration {calibration.name!r} is for {calibration.gpu}, but the GPU is {deployment.gpu}; "
             f"use --gpu {calibration.gpu}"
         )
     return calibration
+
+
+def request_overheads(calibration: Calibration | None) -> tuple[float, float]:
+    """Return the time of a request outside its steps [s], and the steps under way that its prompt waits for; (0, 0.5) if not fitted."""
+    fitted = calibration.operators.get("request") if calibration else None
+    return (fitted.number("per_request_s"), fitted.number("steps_waited")) if fitted else (0.0, 0.5)
+
+
+def no_calibration(deployment: Deployment, engine: str) -> str:
+    """Return what to say where the calibrated rung is asked for and there is no calibration."""
+    shipped = ", ".join(f"{gpu} ({of})" for gpu, of in shipped_calibrations())
+    return (
+        f"no calibration of {deployment.gpu} for {engine} is in use; give one (--calibration FILE) or take a part "
+        f"that has one: {shipped}"
+    )
 
 
 def _is_for(gpu: str, deployment: Deployment) -> bool:
@@ -69,6 +101,8 @@ def calibration_warnings(
         found.append("not in the calibration, taken at datasheet rates: " + ", ".join(datasheet))
     if left_out:
         found.append("not in the calibration, left out, so that steps come out too short: " + ", ".join(left_out))
+    if rates.borrowed:
+        found.append("not in the calibration in their format: " + ", ".join(rates.borrowed))
     outside: dict[str, list[str]] = {}
     for step, work in steps.items():
         for operator in step_operators(rungs["calibrated"], work):

@@ -65,6 +65,7 @@ def predict(
     pp: int = 1,
     ep: int = 1,
     params: float | None = None,
+    engine: str = "vllm",
     calibration: str | Path | Calibration | None = None,
     assume_efficiency: bool = False,
 ) -> Prediction:
@@ -82,7 +83,8 @@ def predict(
         dtype, kv_dtype, compute_dtype: number formats of weights, KV cache and products; None follows checkpoint and part.
         tp, pp, ep: tensor-, pipeline- and expert-parallel sizes.
         params: P for the textbook rung, e.g. 8e9.
-        calibration: fitted factors of this GPU: a file or a :class:`Calibration`.
+        engine: ``vllm``, ``sglang`` or ``trtllm``: whose shipped calibration of this GPU is taken.
+        calibration: fitted factors of this GPU instead: a file or a :class:`Calibration`; ``"none"`` for the roofline alone.
         assume_efficiency: for a part without a calibration, take the efficiencies of its nearest measured relative; the result says so
             and has no intervals.
 
@@ -96,7 +98,7 @@ def predict(
     load = make_load(deployment, prompt, prompts, streams, context, chunk, every)
     if params is not None:
         params = parameter_count(params)
-    fitted = choose_calibration(calibration, deployment, assume_efficiency)
+    fitted = choose_calibration(calibration, deployment, engine, assume_efficiency)
     rung_parameters = {"roofline": roofline_parameters(deployment)}
     rates = CalibratedRates(fitted) if fitted else None
     if rates is not None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from costmodel.building import build_parameters, build_textbook
-from costmodel.certainty import find_calibration
+from costmodel.certainty import find_calibration, no_calibration
 from costmodel.checks import MAX_TOKENS, choice, parameter_count, positive
 from costmodel.deployment import deploy
 from costmodel.documents import RUNG_NAMES, RungName
@@ -73,6 +73,7 @@ def solve(
     pp: int = 1,
     ep: int = 1,
     params: float | None = None,
+    engine: str = "vllm",
     calibration: str | Path | Calibration | None = None,
 ) -> Solution:
     """Return the largest prompt, number of streams or context that keeps a time under a limit.
@@ -86,7 +87,7 @@ def solve(
         unknown: ``prompt``, ``streams`` (fewer than a token budget, if there is one) or ``context``; its own argument is ignored.
         spike_s, decode_s, ratio: exactly one limit: on the spike's height [s], on the decode step [s], or on the spike in decode steps.
         rung: ``textbook``, ``roofline`` or ``calibrated``; None for the headline rung.
-        prompt, gpu, model, streams, context, chunk, prompts, dtype, kv_dtype, compute_dtype, tp, pp, ep, params, calibration: as in
+        prompt, gpu, model, streams, context, chunk, prompts, dtype, kv_dtype, compute_dtype, tp, pp, ep, params, engine, calibration: as in
             :func:`costmodel.predict`.
 
     Returns:
@@ -119,7 +120,7 @@ def solve(
     most = MOST[unknown]
     if unknown == "streams" and load.budget is not None:
         most = load.budget - 1  # more leave no room for a prompt, which predict refuses
-    fitted = find_calibration(calibration, deployment)
+    fitted = find_calibration(calibration, deployment, engine)
     chosen: RungName = rung or ("calibrated" if fitted else "roofline")
     start = None
     if chosen == "textbook":
@@ -133,7 +134,7 @@ def solve(
         )
         measure = _measure(parameters, load, unknown, quantity)
     else:
-        raise InputError("the calibrated rung needs a calibration")
+        raise InputError(no_calibration(deployment, engine))
     found = largest(measure, limit, LEAST[unknown], most, start)
     values: dict[str, Any] = {"status": "none", "value": None, "at_value": None, "at_next": measure(LEAST[unknown])}
     if found is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.building import build_parameters, build_textbook, roofline_parameters
-from costmodel.certainty import find_calibration
+from costmodel.certainty import find_calibration, no_calibration
 from costmodel.checks import MAX_TOKENS, choice
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import RUNG_NAMES, RungName
@@ -35,6 +35,7 @@ def step_times(
     decodes: Any = 0,
     decode_context: Any = 0,
     rung: RungName | None = None,
+    engine: str = "vllm",
     calibration: str | Path | Calibration | None = None,
     dtype: str | None = None,
     kv_dtype: str | None = None,
@@ -54,9 +55,9 @@ def step_times(
         prefill_cached: tokens of the same prompt that are cached already [tokens].
         decodes: D, decoding sequences.
         decode_context: their tokens in the KV cache [tokens].
-        rung: ``textbook``, ``roofline`` or ``calibrated``; None for calibrated where a calibration is given, else roofline. The
+        rung: ``textbook``, ``roofline`` or ``calibrated``; None for calibrated where there is a calibration, else roofline. The
             textbook rung, as in the lesson, takes a step with prefill for its prefill alone.
-        calibration: fitted factors for the calibrated rung.
+        engine, calibration: as in :func:`costmodel.predict`.
 
     Returns:
         :class:`~costmodel.equations.step.StepTimes` of float64 arrays in the broadcast shape, or of floats if all four are numbers [s].
@@ -65,10 +66,12 @@ def step_times(
         InputError: names or combinations that cannot be, counts that are negative, not finite or all zero, shapes that do not broadcast.
     """
     deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype)
-    fitted = find_calibration(calibration, deployment)
+    fitted = find_calibration(calibration, deployment, engine)
     if rung is not None:
         choice(rung, RUNG_NAMES, "rung")
     chosen = rung or ("calibrated" if fitted else "roofline")
+    if chosen == "calibrated" and fitted is None:
+        raise InputError(no_calibration(deployment, engine))
     given = (prefill_tokens, prefill_cached, decodes, decode_context)
     if all(isinstance(value, (int, float)) for value in given):
         try:
@@ -133,10 +136,8 @@ class _Identity:
 
 
 def _parameters(deployment: Deployment, rung: str, calibration: Calibration | None) -> Parameters:
-    if rung == "roofline":
+    if rung == "roofline" or calibration is None:
         return roofline_parameters(deployment)
-    if calibration is None:
-        raise InputError("the calibrated rung needs a calibration")
     return _calibrated_parameters(deployment, _Identity(calibration))
 
 

@@ -26,6 +26,7 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "launch_s": (0.0, 0.0, 1.0),
         "sharpness": (math.inf, 1.0, math.inf),
         "ramp_inputs": (0.0, 0.0, 1e5),
+        "wave_s": (0.0, 0.0, 1e-2),
     },
     "gemm_quant": {
         "compute_efficiency": (1.0, 0.0, 1.0),
@@ -34,6 +35,22 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "sharpness": (math.inf, 1.0, math.inf),
         "quantise_efficiency": (1.0, 0.0, 1.0),
         "depth_s": (0.0, 0.0, 1e-6),
+    },
+    "experts_grouped": {
+        "compute_efficiency": (1.0, 0.0, 1.0),
+        "bandwidth_efficiency": (1.0, 0.0, 1.0),
+        "launch_s": (0.0, 0.0, 1.0),
+        "padding_rows": (0.0, 0.0, 4096.0),
+        "passes": (0.0, 0.0, 1e3),
+        "expert_s": (0.0, 0.0, 1e-3),
+    },
+    "gemm_quant_tiled": {
+        "compute_efficiency": (1.0, 0.0, 1.0),
+        "bandwidth_efficiency": (1.0, 0.0, 1.0),
+        "launch_s": (0.0, 0.0, 1.0),
+        "quantise_efficiency": (1.0, 0.0, 1.0),
+        "depth_s": (0.0, 0.0, 1e-6),
+        "tile_rows": (256.0, 4.0, 4096.0),
     },
     "prefill_tile": {
         "compute_efficiency": (1.0, 0.0, 1.0),
@@ -49,6 +66,14 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "padding_tokens": (0.0, 0.0, 1e5),
         "saturation_s": (0.0, 0.0, 1.0),
         "saturation_tokens": (1.0, 1.0, 1e6),
+        "sharpness": (1.0, 1.0, math.inf),
+    },
+    "decode_blocks": {
+        "bandwidth_efficiency": (1.0, 0.0, 1.0),
+        "launch_s": (0.0, 0.0, 1.0),
+        "padding_tokens": (0.0, 0.0, 1e5),
+        "extra_launch_s": (0.0, 0.0, 1.0),
+        "key_s": (0.0, 0.0, 1e-3),
     },
     "elementwise": {
         "passes": (0.0, 0.0, 1e3),
@@ -66,29 +91,54 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "latency_per_log2_s": (0.0, 0.0, 1.0),
         "bandwidth_efficiency": (1.0, 0.0, 1.0),
         "two_shot_s": (0.0, 0.0, 1.0),
+        "large_s": (0.0, 0.0, 1.0),
+        "large_bytes": (2.0**23, 1.0, 1e12),
     },
     "overhead": {
         "per_layer_s": (0.0, 0.0, 1.0),
         "per_step_s": (0.0, 0.0, 10.0),
+        "per_moe_layer_s": (0.0, 0.0, 1.0),
+        "per_sequence_s": (0.0, 0.0, 1.0),
         "graph_multiple": (1.0, 1.0, 1024.0),
+    },
+    "overlap": {
+        "hidden": (0.0, 0.0, 1.0),
+    },
+    "request": {
+        "per_request_s": (0.0, 0.0, 60.0),
+        "steps_waited": (0.0, 0.0, 10.0),
     },
 }
 """Named forms and, for each of their parameters, the default and the bounds [low, high] it must keep.
 
 ``smooth_roofline``: launch_s + smooth_max(FLOPs/(compute_efficiency·F), bytes/(bandwidth_efficiency·W), sharpness) per kernel.
 ``gemm_split``: the same with compute slowed by 1 + ramp_inputs/k (prologue and epilogue of a tile) and launch_s·(1 + k/(k + m)), the
-reduction of a deep matrix that is split over its k inputs; m outputs.
+reduction of a deep matrix that is split over its k inputs; m outputs. wave_s: compute time c becomes c·(1 + wave_s/(c + wave_s)), twice as
+much where a product does not fill the GPU once, at most wave_s on top where its last wave of tiles is partly empty.
 ``gemm_quant``: launch_s + 3·N·k/(quantise_efficiency·W) (activations read in 16 bits and written in 8 before the product) +
 smooth_max(smooth_max(compute, memory), depth_s·k): a kernel that does not split k takes its time for the depth alone.
+``experts_grouped``: launch_s + passes·2·(k + m)/W per routed row + max(compute with padding_rows more rows for every expert touched,
+memory + expert_s for every expert touched), never below the roofline; experts are touched as an uneven router does.
+``gemm_quant_tiled``: the same with plain maxima and whole tiles of rows, N rounded up to T/4, T/2 or multiples of T = tile_rows (set, not
+fitted: CUTLASS on Hopper pairs tiles of 128 rows, and its matrix instruction takes 64); depth_s·k is the time of a whole tile.
 ``prefill_tile``: launch_s + smooth_max(compute + (queries, outputs and kv_passes times the K and V bytes)/(bandwidth_efficiency·W),
-the longest tile: tile_rows queries over all their keys on one multiprocessor).
-``decode_split``: launch_s + saturation_s·c/(c + saturation_tokens) + the K and V bytes of c + padding_tokens tokens per sequence, c the
-mean context.
+the longest tile: tile_rows queries over all their keys on one multiprocessor). Bytes are those of smooth_max(n, tile_rows/2, 4) tokens
+per chunk, the least that a tile works on; one half and four are set, not fitted.
+``decode_split``: launch_s + saturation_s·c/(c + saturation_tokens) + the K and V bytes of smooth_max(c, padding_tokens, sharpness) tokens
+per sequence, c the mean context; sharpness 1 adds the two.
+``decode_blocks``: FlashAttention-2. launch_s + extra_launch_s for each further kernel + max(K and V bytes of max(c, padding_tokens) tokens
+per sequence, block). Where query heads share KV heads, queries of several sequences and KV heads are rearranged by one more kernel, and
+contexts beyond one block of 2¹⁴/d_h keys (set, not fitted: the kernel's) are split and joined by another. Where they do not, the context
+is never split, and one multiprocessor takes key_s for every key after the first block.
 ``elementwise``: launch_s per layer + passes·N·d·b_a/(bandwidth_efficiency·W) per layer; passes is κ of the nomenclature.
 ``link``: latency_s + latency_per_log2_s·log2(t) + bytes/(bandwidth_efficiency·B_link), times imbalance for the bytes.
 ``link_switch``: latency_s + latency_per_log2_s·log2(t) + the faster of one shot, (t − 1)·message/(efficiency·B_link), and two shots,
-2·(t − 1)/t·message/(efficiency·B_link) + two_shot_s.
-``overhead``: L·per_layer_s + per_step_s; graph_multiple pads the batch of a decode step (CUDA graphs are captured in steps).
+2·(t − 1)/t·message/(efficiency·B_link) + two_shot_s; messages from large_bytes on (set, not fitted: where the engine takes another library)
+take large_s more.
+``overhead``: L·per_layer_s + L_moe·per_moe_layer_s + per_step_s + D·per_sequence_s;
+graph_multiple pads the batch of a decode step (CUDA graphs are captured in steps).
+``overlap``: the share of every kernel's launch_s and latency_s that disappears behind the kernel before it: tables time kernels one by one.
+``request``: per_request_s of a request outside its steps, and steps_waited, the steps under way that a prompt waits for.
 """
 
 OPERATORS: Final = {
@@ -103,15 +153,22 @@ OPERATORS: Final = {
     "pipeline": "link",
     "overhead.graph": "overhead",
     "overhead.eager": "overhead",
+    "launches": "overlap",
+    "request": "request",
 }
-"""Operators a calibration may name and their plain form. The first five may carry a dtype suffix: ``gemm.bf16`` goes before ``gemm``."""
+"""Operators a calibration may name and their plain form. The first five may carry a suffix: the format that
+weights are stored in goes before the compute dtype, and that before none (``gemm.fp8-block``, ``gemm.fp8``, ``gemm``).
+
+Attention may carry ``kv-fp8`` in its place (an 8-bit KV cache), and then its kind of heads: ``decode_attention.bf16.d64.w128`` (dimension
+64, window 128) goes before ``decode_attention.bf16.d64``, and that before ``decode_attention.bf16``.
+"""
 
 OTHER_FORMS: Final = {
-    "gemm": ("gemm_split", "gemm_quant"),
-    "lm_head": ("gemm_split", "gemm_quant"),
-    "experts": ("gemm_split", "gemm_quant"),
+    "gemm": ("gemm_split", "gemm_quant", "gemm_quant_tiled"),
+    "lm_head": ("gemm_split", "gemm_quant", "gemm_quant_tiled"),
+    "experts": ("gemm_split", "gemm_quant", "gemm_quant_tiled", "experts_grouped"),
     "prefill_attention": ("prefill_tile",),
-    "decode_attention": ("decode_split",),
+    "decode_attention": ("decode_split", "decode_blocks"),
     "all_reduce": ("link_switch",),
 }
 """Forms that an operator may take beside its plain one, closer to what its kernels do."""
@@ -200,6 +257,8 @@ class Calibration(Frozen):
     engine: str
     provenance: Provenance
     operators: dict[str, FittedOperator] = Field(min_length=1)
+    end_to_end: dict[Literal["ttft", "tpot"], Residuals] = Field(default_factory=dict)
+    """Of mean TTFT and TPOT in a closed loop, on rows that were held out."""
     notes: tuple[str, ...] = ()
     assumed_from: str | None = None
     """Part whose efficiencies these are, if none were measured on ``gpu`` itself."""
@@ -216,12 +275,17 @@ class Calibration(Frozen):
                 raise ValueError(f"operator {key!r} takes form {' or '.join(map(repr, forms))}, not {operator.form!r}")
         return self
 
-    def find(self, operator: str, dtype: str | None = None) -> tuple[str, FittedOperator] | None:
-        """Return (key, fit) of an operator, the entry for ``dtype`` before the general one; None if neither is there.
+    def find(self, operator: str, dtype: str | None = None, stored: str = "") -> tuple[str, FittedOperator] | None:
+        """Return (key, fit) of an operator: the entry for the stored format, for the compute ``dtype``, the general one; or None.
 
         fp16 and bf16 go through the same units at the same rate, so either stands for the other.
         """
-        for key in (f"{operator}.{dtype}", f"{operator}.{TWINS.get(dtype or '', dtype)}", operator):
+        for key in (
+            f"{operator}.{stored}",
+            f"{operator}.{dtype}",
+            f"{operator}.{TWINS.get(dtype or '', dtype)}",
+            operator,
+        ):
             if key in self.operators:
                 return key, self.operators[key]
         return None

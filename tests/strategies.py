@@ -176,10 +176,12 @@ def _values(form: str, name: str) -> st.SearchStrategy[float]:
         "graph_multiple": st.sampled_from([1.0, 8.0, 16.0]),
         "ramp_inputs": st.floats(0.0, 500.0),
         "depth_s": st.floats(0.0, 1e-8),
-        "tile_rows": st.floats(0.0, 512.0),
+        "tile_rows": st.floats(4.0, 512.0),
         "kv_passes": st.floats(1.0, 20.0),
         "padding_tokens": st.floats(0.0, 300.0),
         "saturation_tokens": st.floats(1.0, 20_000.0),
+        "key_s": st.floats(0.0, 1e-7),
+        "large_bytes": st.sampled_from([2.0**20, 2.0**23]),
     }.get(name, st.floats(0.0, 1e-4))
 
 

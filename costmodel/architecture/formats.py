@@ -55,6 +55,8 @@ PLAIN_FORMATS: Final = {
     "bf16": WeightFormat("bf16"),
     "fp16": WeightFormat("fp16"),
     "fp8": WeightFormat("fp8"),
+    # As DeepSeek, Qwen and MiniMax publish it: one fp32 scale per 128 × 128 weights, activations scaled per 128 of a token.
+    "fp8-block": WeightFormat("fp8", group_size=128 * 128, scale_bits=32),
     "int8": WeightFormat("int8"),
     # AWQ and GPTQ at their usual group of 128: an fp16 scale and a 4-bit zero point per group.
     "int4": WeightFormat("int4", group_size=128, scale_bits=20, weight_only=True),
@@ -64,6 +66,23 @@ PLAIN_FORMATS: Final = {
     "nvfp4": WeightFormat("nvfp4", group_size=16, scale_bits=8),
 }
 """The format that ``--dtype NAME`` stands for."""
+
+_OWN_COMPUTE: Final = {"fp8": "fp8", "fp8-block": "fp8", "int8": "int8", "nvfp4": "fp4"}
+"""Compute dtype that the name of a stored format stands for by itself; 16 bits for the others."""
+
+
+def format_name(fmt: WeightFormat, compute: str) -> str:
+    """Return the name of a stored format and how it is multiplied, as kernels were measured: ``fp8-block``, ``mxfp4-fp8``.
+
+    Scales per block of weights make fp8 ``fp8-block``. A compute dtype that the format does not imply is a suffix: ``-weights`` for
+    16 bits where the format could be multiplied natively, else the dtype.
+    """
+    name = "fp8-block" if fmt.name == "fp8" and fmt.group_size else fmt.name
+    sixteen = compute in ("bf16", "fp16", "fp32")
+    if compute == _OWN_COMPUTE.get(name, compute if sixteen else ""):
+        return name
+    return f"{name}-weights" if sixteen else f"{name}-{compute}"
+
 
 INPUT_BYTES: Final = {
     "fp32": 4.0,

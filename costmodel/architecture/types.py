@@ -46,6 +46,8 @@ class Attention:
     """One learned sink logit per query head (gpt-oss)."""
     output_gate: bool = False
     """Queries are projected to twice their width and gate the output."""
+    fitted_head_dim: int = 0
+    """d_h as a number, by which fitted kernels are chosen, where ``head_dim`` is a symbol; else 0."""
 
 
 @dataclass(frozen=True, slots=True)

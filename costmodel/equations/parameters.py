@@ -32,6 +32,8 @@ class Rate:
         calibrated_by: key of the calibration's operator, "" on the roofline.
         serial: time that the kernel takes however few tokens it serves, enters the smooth maximum [s].
         per_token: time added for every token, before the product [s].
+        wave: time added at most because the last wave of tiles does not fill the GPU [s].
+        tile_rows: T, rows of a tile, to which tokens are rounded up; 0 for no rounding.
     """
 
     peak: Value
@@ -43,6 +45,8 @@ class Rate:
     calibrated_by: str = ""
     serial: Value = 0
     per_token: Value = 0
+    wave: Value = 0
+    tile_rows: Value = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +57,13 @@ class PrefillTile:
         io_bytes_per_token: queries and outputs, 2·h·(d_qk + d_v)/2·b_a per layer and query, times layers [B].
         kv_passes: ω, times that K and V are read.
         tile_flops: FLOPs per key of the longest tile as if every multiprocessor worked at it: 4·T·d_h·SM, times layers [FLOP].
+        least_rows: T/2, tokens of a chunk whose bytes move at least.
     """
 
     io_bytes_per_token: Value
     kv_passes: Value
     tile_flops: Value
+    least_rows: Value = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +71,35 @@ class DecodeSplit:
     """What the split form of decode attention needs beside its :class:`Rate`.
 
     Attributes:
-        padding_tokens: r, KV tokens read in vain per sequence.
+        padding_tokens: r, KV tokens per sequence that take time at least.
         saturation: t1, extra time of a kernel at long context [s].
         saturation_tokens: c1, context at which half of it is reached.
+        sharpness: p of the smooth maximum of padding and context; 1 adds them.
     """
 
     padding_tokens: Value
     saturation: Value
     saturation_tokens: Value
+    sharpness: Value = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeBlocks:
+    """What the form of FlashAttention-2's decode attention needs beside its :class:`Rate`.
+
+    Attributes:
+        padding_tokens: r, KV tokens per sequence that take time at least.
+        block_tokens: keys of one block, beyond which a context is split.
+        splits: kernels that join a split context, and their time [s]; 0 where heads are not shared and nothing is split.
+        copies: the same of the kernel that rearranges the queries of several sequences; 0 where there is nothing to rearrange.
+        per_key: time of one more key on one multiprocessor, where a context is not split [s].
+    """
+
+    padding_tokens: Value
+    block_tokens: Value
+    splits: Value
+    copies: Value
+    per_key: Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +128,19 @@ class Gemm:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupedExperts:
+    """What the grouped form of routed experts needs beside its :class:`Rate`.
+
+    Attributes:
+        padding_rows: τ, rows multiplied in vain for every expert touched: its last tile is partly empty.
+        expert_s: time on top of the bytes of every expert touched [s].
+    """
+
+    padding_rows: Value
+    expert_s: Value
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertGemm:
     """The same matrix of every routed expert. Each token passes k of E, and only the experts that some token chose are read.
 
@@ -114,6 +154,8 @@ class ExpertGemm:
         count: kernels of this shape in a step.
         rate: how fast it runs.
         visits_per_token: experts per token that fall on this GPU.
+        copies: experts on this GPU.
+        grouped: the fitted form that needs more than a rate; None for the plain form.
     """
 
     name: str
@@ -125,6 +167,8 @@ class ExpertGemm:
     count: Value
     rate: Rate
     visits_per_token: Value = 1
+    copies: Value = 1
+    grouped: GroupedExperts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +195,7 @@ class AttentionKernel:
     prefill_rate: Rate
     decode_rate: Rate
     prefill_tile: PrefillTile | None = None
-    decode_split: DecodeSplit | None = None
+    decode_split: DecodeSplit | DecodeBlocks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +213,8 @@ class Transfer:
         calibrated_by: key of the calibration's operator, "" on the roofline.
         one_shot_bytes: bytes per token and message if every GPU sends all it has to every other at once; 0 if that is not tried.
         two_shot: time that the other way takes on top [s].
+        large: time on top of messages that need at least ``large_tokens`` tokens [s].
+        large_tokens: tokens that make such a message.
     """
 
     name: str
@@ -181,11 +227,13 @@ class Transfer:
     calibrated_by: str = ""
     one_shot_bytes: Value = 0
     two_shot: Value = 0
+    large: Value = 0
+    large_tokens: Value = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """Time that belongs to no kernel: L·t_layer + t_step, apart for CUDA-graph decode steps and eager mixed steps [s].
+    """Time that belongs to no kernel: L·t_layer + t_step + D·t_seq, apart for CUDA-graph decode steps and eager mixed steps [s].
 
     ``graph_multiple`` pads the batch of a pure decode step to a multiple of this many tokens (1: no padding).
     """
@@ -194,6 +242,9 @@ class Overheads:
     """Seconds added to a step without prefill."""
     eager: Value = 0
     """Seconds added to a step with prefill."""
+    graph_sequence: Value = 0
+    eager_sequence: Value = 0
+    """Seconds added for every decoding sequence."""
     graph_multiple: int = 1
     graph_key: str = ""
     eager_key: str = ""

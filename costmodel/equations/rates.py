@@ -3,25 +3,55 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from costmodel.equations.numerics import Value, log2
-from costmodel.equations.parameters import DecodeSplit, Elementwise, Overheads, PrefillTile, Rate, Transfer
-from costmodel.hardware.calibration import Calibration, FittedOperator
+from costmodel.equations.numerics import Value, log2, maximum, minimum
+from costmodel.equations.parameters import (
+    DecodeBlocks,
+    DecodeSplit,
+    Elementwise,
+    GroupedExperts,
+    Overheads,
+    PrefillTile,
+    Rate,
+    Transfer,
+)
+from costmodel.hardware.calibration import FORMS, TWINS, Calibration, FittedOperator
 
 FALLBACKS = {"experts": "gemm", "lm_head": "gemm"}
 """An operator that a calibration does not name runs at the rates of this one, if that is named."""
+
+PLAIN_STORAGE = {"fp4": "nvfp4"}
+"""Stored format that an entry named by its compute dtype was fitted on, where the names differ."""
+BLOCK_ELEMENTS = 2.0**14
+"""Keys times d_h of one block of FlashAttention-2's decode kernel."""
 
 
 class RateSource(Protocol):
     """What turns datasheet peaks into the rates of kernels, links and overheads."""
 
     def kernel(
-        self, operator: str, dtype: str, peak: Value, bandwidth: Value, inputs: Value = 0, outputs: Value = 0
+        self,
+        operator: str,
+        dtype: str,
+        peak: Value,
+        bandwidth: Value,
+        inputs: Value = 0,
+        outputs: Value = 0,
+        stored: str = "",
     ) -> Rate:
-        """Return the rate of ``operator`` at ``dtype``; ``inputs`` k and ``outputs`` m are the shape of a matrix."""
+        """Return the rate of ``operator`` at ``dtype``; ``inputs`` k and ``outputs`` m are the shape of a matrix.
+
+        ``stored`` names the format of its weights (:func:`~costmodel.architecture.formats.format_name`), which goes before the dtype.
+        """
+
+    def grouped(self, rate: Rate) -> GroupedExperts | None:
+        """Return the grouped form of routed experts, None for the plain form."""
+
+    def attention(self, operator: str, suffixes: Sequence[str], peak: Value, bandwidth: Value) -> Rate:
+        """Return the rate of an attention kernel by the first of ``suffixes`` that is known; the last stands for all others."""
 
     def prefill_tile(self, rate: Rate, io_bytes_per_token: Value, flops_per_key_row: Value) -> PrefillTile | None:
         """Return the tiled form of prefill attention, None for the plain form.
@@ -32,8 +62,17 @@ class RateSource(Protocol):
             flops_per_key_row: FLOPs of one query row of one head and one key, times multiprocessors and layers [FLOP].
         """
 
-    def decode_split(self, rate: Rate) -> DecodeSplit | None:
-        """Return the split form of decode attention, None for the plain form."""
+    def decode_split(
+        self, rate: Rate, heads: Value = 1, kv_heads: Value = 1, head_dim: Value = 128, count: Value = 1
+    ) -> DecodeSplit | DecodeBlocks | None:
+        """Return the fitted form of decode attention, None for the plain form.
+
+        Args:
+            rate: what :meth:`attention` gave.
+            heads, kv_heads: on this GPU.
+            head_dim: d_h.
+            count: layers.
+        """
 
     def transfer(
         self, operator: str, name: str, count: Value, bytes_per_token: Value, bandwidth: Value, gpus: int
@@ -45,23 +84,39 @@ class RateSource(Protocol):
     ) -> Elementwise | None:
         """Return the elementwise term, None if there is none."""
 
-    def overheads(self, layers: Value) -> Overheads | None:
-        """Return the engine's overheads, None if there are none."""
+    def overheads(self, layers: Value, moe_layers: Value) -> Overheads | None:
+        """Return the engine's overheads for so many layers, of which ``moe_layers`` have routed experts; None if there are none."""
 
 
 class DatasheetRates:
     """Roofline rung: every kernel at the dense datasheet peak, no elementwise term, no overheads."""
 
     def kernel(
-        self, operator: str, dtype: str, peak: Value, bandwidth: Value, inputs: Value = 0, outputs: Value = 0
+        self,
+        operator: str,
+        dtype: str,
+        peak: Value,
+        bandwidth: Value,
+        inputs: Value = 0,
+        outputs: Value = 0,
+        stored: str = "",
     ) -> Rate:
+        """Return the datasheet rate."""
+        return Rate(peak, bandwidth)
+
+    def grouped(self, rate: Rate) -> None:
+        """Return None: the plain form."""
+
+    def attention(self, operator: str, suffixes: Sequence[str], peak: Value, bandwidth: Value) -> Rate:
         """Return the datasheet rate."""
         return Rate(peak, bandwidth)
 
     def prefill_tile(self, rate: Rate, io_bytes_per_token: Value, flops_per_key_row: Value) -> None:
         """Return None: the plain form."""
 
-    def decode_split(self, rate: Rate) -> None:
+    def decode_split(
+        self, rate: Rate, heads: Value = 1, kv_heads: Value = 1, head_dim: Value = 128, count: Value = 1
+    ) -> None:
         """Return None: the plain form."""
 
     def transfer(
@@ -73,7 +128,7 @@ class DatasheetRates:
     def elementwise(self, layers: Value, hidden: Value, activation_bytes: Value, bandwidth: Value) -> None:
         """Return None: not part of the floor."""
 
-    def overheads(self, layers: Value) -> None:
+    def overheads(self, layers: Value, moe_layers: Value) -> None:
         """Return None: not part of the floor."""
 
 
@@ -90,59 +145,110 @@ class CalibratedRates:
         self.number: Callable[[str, str], Value] = number or (lambda key, name: calibration.operators[key].number(name))
         self.missing: list[str] = []
         """Operators that were asked for and not found, so that they stay at datasheet rates."""
+        self.borrowed: list[str] = []
+        """Operators that run at the rates of weights stored in another format."""
 
-    def find(self, operator: str, dtype: str | None = None) -> str | None:
-        """Return the key of the calibration's entry for an operator, by dtype first, then by fallback."""
-        found: tuple[str, FittedOperator] | None = self.calibration.find(operator, dtype)
+    def find(self, operator: str, dtype: str | None = None, stored: str = "") -> str | None:
+        """Return the key of the calibration's entry for an operator, by stored format, then by dtype, then by fallback."""
+        found: tuple[str, FittedOperator] | None = self.calibration.find(operator, dtype, stored)
         if found is None and operator in FALLBACKS:
-            found = self.calibration.find(FALLBACKS[operator], dtype)
+            found = self.calibration.find(FALLBACKS[operator], dtype, stored)
         if found is None:
             name = f"{operator}.{dtype}" if dtype else operator
             if name not in self.missing:
                 self.missing.append(name)
             return None
+        fitted_on = found[0].partition(".")[2]
+        if stored and fitted_on and stored not in (fitted_on, TWINS.get(fitted_on), PLAIN_STORAGE.get(fitted_on)):
+            note = f"{operator} of {stored} weights at the rates of {found[0]}"
+            if note not in self.borrowed:
+                self.borrowed.append(note)
         return found[0]
 
     def kernel(
-        self, operator: str, dtype: str, peak: Value, bandwidth: Value, inputs: Value = 0, outputs: Value = 0
+        self,
+        operator: str,
+        dtype: str,
+        peak: Value,
+        bandwidth: Value,
+        inputs: Value = 0,
+        outputs: Value = 0,
+        stored: str = "",
     ) -> Rate:
         """Return the calibrated rate, or the datasheet's where the calibration has none.
 
         The forms of matrices depend on their shape: ``gemm_split`` slows compute by 1 + k0/k and launches for t0·(1 + k/(k + m));
-        ``gemm_quant`` takes 3·k/(e_q·W) per token to quantise its inputs, and κ·k however few tokens there are.
+        ``gemm_quant`` takes 3·k/(e_q·W) per token to quantise its inputs, and κ·k however few tokens there are;
+        ``gemm_quant_tiled`` takes whole tiles of tokens.
         """
-        key = self.find(operator, dtype)
+        key = self.find(operator, dtype, stored)
         if key is None:
             return Rate(peak, bandwidth)
         fitted = self.calibration.operators[key]
         number = partial(self.number, key)
-        compute = 1 if fitted.form == "decode_split" else number("compute_efficiency")
-        launch, serial, per_token = number("launch_s"), 0, 0
+        compute = number("compute_efficiency") if "compute_efficiency" in FORMS[fitted.form] else 1
+        launch = number("launch_s") * self.launches()
+        serial, per_token, wave, tile_rows = 0, 0, 0, 0
         if fitted.form == "gemm_split":
             compute = compute / (1 + number("ramp_inputs") / inputs)
             launch = launch * (1 + inputs / (inputs + outputs))
-        if fitted.form == "gemm_quant":
+            wave = number("wave_s")
+        if fitted.form in ("gemm_quant", "gemm_quant_tiled"):
             serial = number("depth_s") * inputs
             per_token = 3 * inputs / (number("quantise_efficiency") * bandwidth)
+        if fitted.form == "experts_grouped":
+            per_token = number("passes") * 2 * (inputs + outputs) / bandwidth
+        if fitted.form == "gemm_quant_tiled":
+            tile_rows = number("tile_rows")
         sharpness = number("sharpness") if "sharpness" in fitted.parameters else math.inf
         efficiency = number("bandwidth_efficiency")
-        return Rate(peak, bandwidth, compute, efficiency, launch, sharpness, key, serial, per_token)
+        return Rate(peak, bandwidth, compute, efficiency, launch, sharpness, key, serial, per_token, wave, tile_rows)
+
+    def attention(self, operator: str, suffixes: Sequence[str], peak: Value, bandwidth: Value) -> Rate:
+        """Return the calibrated rate by the first suffix that the calibration has, else as :meth:`kernel` for the last one."""
+        either = (each for suffix in suffixes for each in (suffix, _twin(suffix)))
+        known = (suffix for suffix in either if f"{operator}.{suffix}" in self.calibration.operators)
+        return self.kernel(operator, next(known, suffixes[-1]), peak, bandwidth)
+
+    def grouped(self, rate: Rate) -> GroupedExperts | None:
+        """Return the grouped form where the calibration has it: τ rows of padding and a time per expert touched."""
+        key = rate.calibrated_by
+        if not key or self.calibration.operators[key].form != "experts_grouped":
+            return None
+        return GroupedExperts(self.number(key, "padding_rows"), self.number(key, "expert_s"))
 
     def prefill_tile(self, rate: Rate, io_bytes_per_token: Value, flops_per_key_row: Value) -> PrefillTile | None:
-        """Return the tiled form where the calibration has it: ω passes over K and V, and tiles of T rows."""
+        """Return the tiled form where the calibration has it: ω passes over K and V, tiles of T rows, half a tile at least."""
         key = rate.calibrated_by
         if not key or self.calibration.operators[key].form != "prefill_tile":
             return None
         rows = self.number(key, "tile_rows")
-        return PrefillTile(io_bytes_per_token, self.number(key, "kv_passes"), rows * flops_per_key_row)
+        return PrefillTile(io_bytes_per_token, self.number(key, "kv_passes"), rows * flops_per_key_row, rows / 2)
 
-    def decode_split(self, rate: Rate) -> DecodeSplit | None:
-        """Return the split form where the calibration has it."""
+    def decode_split(
+        self, rate: Rate, heads: Value = 1, kv_heads: Value = 1, head_dim: Value = 128, count: Value = 1
+    ) -> DecodeSplit | DecodeBlocks | None:
+        """Return the split form where the calibration has it, or the one by blocks.
+
+        Heads share KV heads where h > h_kv: FlashAttention-2 then splits contexts over multiprocessors, and not otherwise. Blocks hold
+        256, 128, 64 keys of dimension 64, 128, 256.
+        """
         key = rate.calibrated_by
-        if not key or self.calibration.operators[key].form != "decode_split":
+        form = self.calibration.operators[key].form if key else ""
+        if form == "decode_split":
+            names = ("padding_tokens", "saturation_s", "saturation_tokens", "sharpness")
+            return DecodeSplit(*(self.number(key, name) for name in names))
+        if form != "decode_blocks":
             return None
-        names = ("padding_tokens", "saturation_s", "saturation_tokens")
-        return DecodeSplit(*(self.number(key, name) for name in names))
+        shared = minimum(maximum(heads - kv_heads, 0), 1)
+        extra = self.number(key, "extra_launch_s") * count * shared
+        return DecodeBlocks(
+            padding_tokens=self.number(key, "padding_tokens"),
+            block_tokens=BLOCK_ELEMENTS / head_dim,
+            splits=extra,
+            copies=extra * minimum(maximum(kv_heads - 1, 0), 1),
+            per_key=self.number(key, "key_s") * count * (1 - shared),
+        )
 
     def transfer(
         self, operator: str, name: str, count: Value, bytes_per_token: Value, bandwidth: Value, gpus: int
@@ -152,12 +258,16 @@ class CalibratedRates:
         if key is None:
             return Transfer(name, count, bytes_per_token, 0, bandwidth)
         latency = self.number(key, "latency_s") + self.number(key, "latency_per_log2_s") * log2(gpus)
+        latency = latency * self.launches()
         efficiency = self.number(key, "bandwidth_efficiency")
         if self.calibration.operators[key].form == "link_switch":
             # bytes_per_token is that of a ring, 2·(t − 1)/t of the message; one shot sends (t − 1) messages.
             once = bytes_per_token * gpus / 2
-            two_shot = self.number(key, "two_shot_s")
-            return Transfer(name, count, bytes_per_token, latency, bandwidth, efficiency, 1, key, once, two_shot)
+            two_shot, large = self.number(key, "two_shot_s"), self.number(key, "large_s")
+            threshold = self.number(key, "large_bytes") * 2 * (gpus - 1) / gpus / bytes_per_token
+            return Transfer(
+                name, count, bytes_per_token, latency, bandwidth, efficiency, 1, key, once, two_shot, large, threshold
+            )
         imbalance = self.number(key, "imbalance")
         return Transfer(name, count, bytes_per_token, latency, bandwidth, efficiency, imbalance, key)
 
@@ -173,15 +283,28 @@ class CalibratedRates:
             moved, self.number(key, "bandwidth_efficiency") * bandwidth, layers * self.number(key, "launch_s")
         )
 
-    def overheads(self, layers: Value) -> Overheads | None:
-        """Return L·t_layer + t_step for graph and eager steps; one stands for both where only one was fitted."""
+    def launches(self) -> Value:
+        """Return the share of a kernel's launch that is left where kernels follow one another."""
+        return 1 - self.number("launches", "hidden") if "launches" in self.calibration.operators else 1
+
+    def overheads(self, layers: Value, moe_layers: Value) -> Overheads | None:
+        """Return L·t_layer + L_moe·t_moe + t_step for graph and eager steps; one stands for both where only one was fitted."""
         graph, eager = self.find("overhead.graph"), self.find("overhead.eager")
         if graph is None and eager is None:
             return None
+        keys = (graph or eager or "", eager or graph or "")
         seconds = [
-            layers * self.number(key, "per_layer_s") + self.number(key, "per_step_s")
-            for key in (graph or eager, eager or graph)
-            if key is not None
+            layers * self.number(key, "per_layer_s")
+            + moe_layers * self.number(key, "per_moe_layer_s")
+            + self.number(key, "per_step_s")
+            for key in keys
         ]
+        sequences = [self.number(key, "per_sequence_s") for key in keys]
         multiple = self.calibration.operators[graph].number("graph_multiple") if graph else 1.0
-        return Overheads(seconds[0], seconds[1], int(multiple), graph or eager or "", eager or graph or "")
+        return Overheads(*seconds, *sequences, int(multiple), *keys)
+
+
+def _twin(suffix: str) -> str:
+    """Return an attention suffix for the other 16-bit dtype: ``fp16.d64`` → ``bf16.d64``."""
+    dtype, dot, rest = suffix.partition(".")
+    return f"{TWINS.get(dtype, dtype)}{dot}{rest}"

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from costmodel.equations.numerics import Value, ceil, is_zero, maximum, minimum, smooth_max, total
-from costmodel.equations.parameters import AttentionKernel, OperatorGroup, Parameters, Rate, Transfer
+from costmodel.equations.parameters import (
+    AttentionKernel,
+    DecodeBlocks,
+    ExpertGemm,
+    GroupedExperts,
+    OperatorGroup,
+    Parameters,
+    Rate,
+    Transfer,
+)
 from costmodel.equations.work import Work, longest_kv
 
 T = TypeVar("T")
@@ -92,6 +101,9 @@ def step_operators(parameters: Parameters, work: Work) -> list[OperatorTime[Any]
             )
         )
     for expert in parameters.experts:
+        if expert.grouped is not None:
+            operators.append(_grouped_experts(expert, expert.grouped, tokens))
+            continue
         touched = 1 - expert.idle_probability ** (expert.replicas * tokens)
         operators.append(
             _kernel(
@@ -117,7 +129,12 @@ def step_operators(parameters: Parameters, work: Work) -> list[OperatorTime[Any]
         )
     if (overheads := parameters.overheads) is not None:
         mixed = minimum(work.prefills, 1)
-        fixed = mixed * overheads.eager + (1 - mixed) * overheads.graph
+        graph, eager = overheads.graph, overheads.eager
+        if not is_zero(overheads.graph_sequence):
+            graph = graph + overheads.graph_sequence * work.decodes
+        if not is_zero(overheads.eager_sequence):
+            eager = eager + overheads.eager_sequence * work.decodes
+        fixed = mixed * eager + (1 - mixed) * graph
         key = overheads.graph_key if is_zero(work.prefills) else overheads.eager_key
         operators.append(OperatorTime("overhead", "overhead", 0.0, 0.0, fixed, 0.0, 0.0, fixed, key))
     return operators
@@ -161,19 +178,54 @@ def _kernel(
 ) -> OperatorTime[Any]:
     """One kernel: t0·launches + smooth_max(FLOPs/(e_c·F), bytes/(e_b·W), p), and with it what its fitted form adds.
 
-    ``serial``, the time that depth alone takes, is a third term of the smooth maximum; ``per_token`` is added for every token.
+    ``serial``, the time that depth alone takes, is a third term of the smooth maximum; ``per_token`` is added for every token. A last
+    wave that is partly empty turns compute time c into c·(1 + w/(c + w)). Whole tiles of rows take N rounded up, and ``serial`` is the
+    time of a whole tile.
     """
-    compute = flops / (rate.compute_efficiency * rate.peak)
+    compute, serial = flops / (rate.compute_efficiency * rate.peak), rate.serial
+    if not is_zero(rate.tile_rows):
+        # N rounded up to T/4, T/2 or a multiple of T: 2 − ceil(2N/T) is 1 up to T/2 and not above 0 beyond.
+        tile = rate.tile_rows
+        spared = tile / 2 * maximum(2 - ceil(2 * tokens / tile), 0) + tile / 4 * maximum(2 - ceil(4 * tokens / tile), 0)
+        compute = compute * (tile * ceil(tokens / tile) - spared) / tokens
+        serial = serial * (1 - spared / tile)
+    if not is_zero(rate.wave):
+        wave = rate.wave * launches
+        compute = compute * (1 + wave / (compute + wave))
     memory = moved / (rate.bandwidth_efficiency * rate.bandwidth)
     seconds, fixed = smooth_max(compute, memory, rate.sharpness), 0
-    if not is_zero(rate.serial):
-        seconds = smooth_max(seconds, rate.serial * launches, rate.sharpness)
+    if not is_zero(serial):
+        seconds = smooth_max(seconds, serial * launches, rate.sharpness)
     if not is_zero(rate.per_token):
         seconds = seconds + rate.per_token * launches * tokens
     if not is_zero(rate.launch):
         fixed = rate.launch * launches
         seconds = seconds + fixed
     return OperatorTime(name, group, flops, moved, seconds, compute, memory, fixed, rate.calibrated_by)
+
+
+def _grouped_experts(expert: ExpertGemm, grouped: GroupedExperts, tokens: Value) -> OperatorTime[Any]:
+    """Routed experts in one grouped kernel: every expert touched pads its rows to whole tiles, and costs a little time of its own.
+
+    A router is uneven. If experts' popularity is spread exponentially, all but the first of n tokens leave an expert idle with
+    chance 1/(1 + (n − 1)·k/E), and the first with 1 − k/E; even choice, (1 − k/E)^n, is what the roofline counts and is a floor here.
+    """
+    rate, served, chosen = expert.rate, expert.replicas * tokens, 1 - expert.idle_probability
+    touched = 1 - expert.idle_probability / (1 + (served - 1) * chosen)
+    experts = expert.copies * touched
+    flops, io = expert.flops_per_token * tokens, expert.io_bytes_per_token * tokens
+    moved = expert.weight_bytes * (1 - expert.idle_probability**served) + io
+    padding = expert.flops_per_token / expert.visits_per_token * grouped.padding_rows * experts
+    compute = (flops + padding) / (rate.compute_efficiency * rate.peak)
+    memory = (expert.weight_bytes * touched + io) / (rate.bandwidth_efficiency * rate.bandwidth)
+    memory = memory + grouped.expert_s * experts * expert.count
+    fixed = rate.launch * expert.count
+    passes = rate.per_token * expert.count * expert.visits_per_token * tokens
+    floor = maximum(flops / rate.peak, moved / rate.bandwidth)
+    seconds = maximum(maximum(compute, memory) + passes + fixed, floor)
+    return OperatorTime(
+        expert.name, "experts", flops, moved, seconds, compute, memory + passes, fixed, rate.calibrated_by
+    )
 
 
 def _attention(kernel: AttentionKernel, work: Work) -> list[OperatorTime[Any]]:
@@ -187,7 +239,10 @@ def _attention(kernel: AttentionKernel, work: Work) -> list[OperatorTime[Any]]:
 
 
 def _prefill_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
-    """Plain: a kernel of A_w pairs and C_p KV tokens. Tiled: smooth_max(compute + bytes of q, k, v and output, longest tile)."""
+    """Plain: a kernel of A_w pairs and C_p KV tokens. Tiled: smooth_max(compute + bytes of q, k, v and output, longest tile).
+
+    The bytes of a chunk are those of half a tile at least, smooth_max(n, T/2, 4) tokens, summed as if chunks were alike.
+    """
     name, rate, tile = "prefill_attention" + kernel.suffix, kernel.prefill_rate, kernel.prefill_tile
     flops = kernel.flops_per_pair * work.pairs[kernel.window]
     moved = kernel.kv_bytes_per_token * work.prefill_kv[kernel.window]
@@ -195,8 +250,12 @@ def _prefill_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]
     if tile is None:
         return _kernel(name, "attention", flops, moved, launches, rate)
     compute = flops / (rate.compute_efficiency * rate.peak)
-    queries = (work.tokens - work.decodes) * tile.io_bytes_per_token
-    memory = (queries + tile.kv_passes * moved) / (rate.bandwidth_efficiency * rate.bandwidth)
+    queries, read = work.tokens - work.decodes, moved
+    if not is_zero(tile.least_rows):
+        least = tile.least_rows * work.prefills
+        queries = smooth_max(queries, least, 4)
+        read = smooth_max(read, kernel.kv_bytes_per_token * least, 4)
+    memory = (queries * tile.io_bytes_per_token + tile.kv_passes * read) / (rate.bandwidth_efficiency * rate.bandwidth)
     longest = tile.tile_flops * longest_kv(work.chunks, kernel.window) / (rate.compute_efficiency * rate.peak)
     fixed = rate.launch * launches
     seconds = smooth_max(compute + memory, longest, rate.sharpness) + fixed
@@ -204,7 +263,10 @@ def _prefill_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]
 
 
 def _decode_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
-    """Plain: a kernel of C_w KV tokens. Split: KV bytes with padding, and a time that saturates with the mean context."""
+    """Plain: a kernel of C_w KV tokens. Split: KV bytes with padding, and a time that saturates with the mean context.
+
+    Blocks: KV bytes with padding or, where a context stays on one multiprocessor, its keys one after another; and further kernels.
+    """
     name, rate, split = "decode_attention" + kernel.suffix, kernel.decode_rate, kernel.decode_split
     read = work.decode_kv[kernel.window]
     flops, moved = kernel.flops_per_kv_token * read, kernel.kv_bytes_per_token * read
@@ -212,8 +274,18 @@ def _decode_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
     if split is None:
         return _kernel(name, "attention", flops, moved, launches, rate)
     compute = flops / rate.peak
-    padded = moved + kernel.kv_bytes_per_token * split.padding_tokens * work.decodes
-    memory = padded / (rate.bandwidth_efficiency * rate.bandwidth)
+    least = kernel.kv_bytes_per_token * split.padding_tokens * work.decodes
+    if isinstance(split, DecodeBlocks):
+        memory = maximum(moved, least) / (rate.bandwidth_efficiency * rate.bandwidth)
+        beyond = maximum(read / maximum(work.decodes, 1) - split.block_tokens, 0)
+        fixed = (
+            rate.launch * launches
+            + split.splits * minimum(beyond, 1)
+            + split.copies * minimum(maximum(work.decodes - 1, 0), 1)
+        )
+        seconds = maximum(maximum(compute, memory), split.per_key * beyond) + fixed
+        return OperatorTime(name, "attention", flops, moved, seconds, compute, memory, fixed, rate.calibrated_by)
+    memory = smooth_max(moved, least, split.sharpness) / (rate.bandwidth_efficiency * rate.bandwidth)
     # t1·c/(c + c1) with the mean context c = C_w/D, written so that it is zero without sequences.
     saturating = launches * split.saturation * read / (read + split.saturation_tokens * maximum(work.decodes, 1))
     fixed = rate.launch * launches + saturating
@@ -228,5 +300,9 @@ def _transfer(transfer: Transfer, tokens: Value) -> OperatorTime[Any]:
         at_once = transfer.count * transfer.one_shot_bytes * tokens / (transfer.efficiency * transfer.bandwidth)
         moving = minimum(at_once, moving + transfer.count * transfer.two_shot)
     fixed = transfer.count * transfer.latency
+    if not is_zero(transfer.large):
+        # The last token before the threshold is a ramp, not a step: sizes at the threshold itself must not hang on rounding.
+        beyond = minimum(maximum(tokens - transfer.large_tokens + 1, 0), 1)
+        fixed = fixed + transfer.count * transfer.large * beyond
     key = transfer.calibrated_by
     return OperatorTime(transfer.name, "communication", 0 * sent, sent, moving + fixed, 0.0, moving, fixed, key)

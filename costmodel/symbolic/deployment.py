@@ -103,6 +103,7 @@ def _symbolic_attention(attention: Attention, make: Callable[[str, Any], Any]) -
         q_lora_rank=make("r_q", attention.q_lora_rank),
         kv_lora_rank=make("r_kv", attention.kv_lora_rank),
         rope_head_dim=make("d_r", attention.rope_head_dim),
+        fitted_head_dim=attention.head_dim,
     )
 
 

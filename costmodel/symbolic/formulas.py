@@ -12,7 +12,7 @@ import sympy
 from costmodel.architecture.counts import total_parameters
 from costmodel.architecture.types import Architecture
 from costmodel.building import build_parameters, build_textbook
-from costmodel.certainty import find_calibration
+from costmodel.certainty import find_calibration, no_calibration
 from costmodel.checks import choice, parameter_count
 from costmodel.deployment import Deployment
 from costmodel.documents import FORMULA_NAMES, RUNG_NAMES, FormulaName, RungName
@@ -97,6 +97,7 @@ def formula(
     context: int = 500,
     chunk: int | str | None = None,
     params: float | None = None,
+    engine: str = "vllm",
     calibration: str | Path | Calibration | None = None,
 ) -> Formula:
     """Return one time of a deployment as a formula.
@@ -109,10 +110,10 @@ def formula(
         rung: ``textbook``, ``roofline`` or ``calibrated``.
         prompt, streams, context, chunk: n, D, c, m as numbers; ``chunk`` may be ``"engine"``.
         params: P of the textbook rung.
-        calibration: for the calibrated rung.
+        engine, calibration: of the calibrated rung, as in :func:`costmodel.predict`.
 
     Raises:
-        InputError: unknown formula or rung, or a calibrated rung without calibration.
+        InputError: unknown formula or rung, or a calibrated rung where there is no calibration.
     """
     if not isinstance(deployment, Deployment):
         raise InputError(f"formula needs a deployment (costmodel.deploy), not {shown(deployment)}")
@@ -120,12 +121,12 @@ def formula(
     choice(rung, RUNG_NAMES, "rung")
     load = make_load(deployment, prompt, 1, streams, context, chunk)
     params = None if params is None else parameter_count(params)
-    calibration = find_calibration(calibration, deployment)
-    if rung == "calibrated" and calibration is None:
-        raise InputError("the calibrated rung needs a calibration (--calibration FILE)")
+    fitted = find_calibration(calibration, deployment, engine)
+    if rung == "calibrated" and fitted is None:
+        raise InputError(no_calibration(deployment, engine))
     numbers = {symbol("D"): float(load.streams), symbol("c"): float(load.context)}
     part, chunk_numbers, cases = _chunk(name, load.prompt, load.streams, load.budget)
-    terms, values = _terms(deployment, name, rung, part, params, calibration)
+    terms, values = _terms(deployment, name, rung, part, params, fitted)
     what = f"{deployment.architecture.name} on {deployment.gpus} × {deployment.profile.name}"
     return Formula(name, rung, terms, {**numbers, **chunk_numbers, **values}, cases, what)
 
@@ -260,6 +261,10 @@ def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, flo
         "saturation_s": "t_1",
         "saturation_tokens": "c_1",
         "two_shot_s": "alpha",
+        "wave_s": "t_w",
+        "extra_launch_s": "t_1",
+        "key_s": "t_c",
+        "large_s": "alpha",
         "per_layer_s": "t_layer",
         "per_step_s": "t_step",
     }
@@ -271,7 +276,7 @@ def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, flo
             return value if value != 1.0 else 1
         if name not in names or value == 0:
             return value
-        suffix = {"latency_per_log2_s": "_log2", "two_shot_s": "_two"}.get(name, "")
+        suffix = {"latency_per_log2_s": "_log2", "two_shot_s": "_two", "large_s": "_large"}.get(name, "")
         made = symbol(f"{names[name]}_{key.replace('.', '_')}{suffix}")
         values[made] = value
         return made

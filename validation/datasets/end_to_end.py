@@ -43,6 +43,12 @@ FAMILIES: Final = {
 }
 """Checkpoint → architecture that it has; checkpoints of one architecture are held out together."""
 
+PRESETS: Final = {"MiniMax-M2.5": "MiniMax-M2"}
+"""Architecture → the preset that it is, where the names differ: M2.5 has the config.json of M2."""
+
+BLOCK_QUANTISED: Final = frozenset({"MiniMaxAI/MiniMax-M2.5", "Qwen/Qwen3-235B-A22B-FP8"})
+"""Checkpoints whose fp8 weights have a scale per block of 128 × 128 (``weight_block_size`` of their config.json)."""
+
 DENSE: Final = frozenset({"Llama-3.1-8B", "Llama-3.1-70B", "Qwen3-32B"})
 """Architectures without routed experts."""
 
@@ -67,7 +73,7 @@ class EndToEndRow:
             ``batch_size``, ``tp`` … ``moe_ep`` are 0.
         linear_dtype, expert_dtype: formats of the weights, keys of :data:`~costmodel.validation.datasets.formats.QUANTISATIONS`.
             Where the file is silent they are bf16 (unquantised checkpoints). gpt-oss is stated as nvfp4 or fp8, but its only
-            checkpoint has mxfp4 experts and bf16 elsewhere, so that is what stands here.
+            checkpoint has mxfp4 experts and bf16 elsewhere; fp8 checkpoints with block scales are fp8-block however stated.
         tp, pp, attention_dp: tensor, pipeline and attention-data parallelism; 1 where the file is silent or says 0.
         moe_tp, moe_ep: tensor and expert parallelism of the experts; 1 where the file says 0 (dense models).
         input_tokens, output_tokens: nominal lengths [tokens].
@@ -107,6 +113,16 @@ class EndToEndRow:
     def dense(self) -> bool:
         """True if the model has no routed experts."""
         return self.family in DENSE
+
+    @property
+    def architecture(self) -> str:
+        """Name of the preset."""
+        return PRESETS.get(self.family, self.family)
+
+    @property
+    def weight_dtype(self) -> str | None:
+        """Format of the layers' weights as :func:`costmodel.deploy` takes it; None for that of the checkpoint (gpt-oss)."""
+        return None if self.expert_dtype == "mxfp4" else self.linear_dtype
 
     @property
     def deployment(self) -> tuple[str | int, ...]:
@@ -178,7 +194,12 @@ def _row(line: Mapping[str, str]) -> EndToEndRow:
     source, model = line["silicon_data_source"], line["model_path"]
     family = FAMILIES[model]
     stated = _CONCURRENCY.search(source)
-    dtypes = (NAMES[line["gemm_quant_mode"] or "bfloat16"], NAMES[line["moe_quant_mode"] or "bfloat16"])
+    dtypes: tuple[str, ...] = (
+        NAMES[line["gemm_quant_mode"] or "bfloat16"],
+        NAMES[line["moe_quant_mode"] or "bfloat16"],
+    )
+    if model in BLOCK_QUANTISED:
+        dtypes = tuple(dtype.replace("fp8", "fp8-block") if dtype == "fp8" else dtype for dtype in dtypes)
     linear_dtype, expert_dtype = ("bf16", "mxfp4") if family == "gpt-oss-120b" else dtypes
 
     def ways(name: str) -> int:

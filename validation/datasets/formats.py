@@ -33,8 +33,7 @@ QUANTISATIONS: Final = {
     "bf16": Quantisation(PLAIN_FORMATS["bf16"], "bf16", "bfloat16"),
     "fp16": Quantisation(PLAIN_FORMATS["fp16"], "fp16", "float16"),
     "fp8": Quantisation(PLAIN_FORMATS["fp8"], "fp8", "fp8"),
-    # DeepSeek's format: one fp32 scale per 128 × 128 weights, activations scaled per 128 elements of a token.
-    "fp8-block": Quantisation(WeightFormat("fp8", group_size=128 * 128, scale_bits=32), "fp8", "fp8_block"),
+    "fp8-block": Quantisation(PLAIN_FORMATS["fp8-block"], "fp8", "fp8_block"),
     "int8": Quantisation(PLAIN_FORMATS["int8"], "int8", "sq"),
     "int8-weights": Quantisation(WeightFormat("int8", weight_only=True), "bf16", "int8_wo"),
     "int4": Quantisation(PLAIN_FORMATS["int4"], "bf16", "int4_wo"),

@@ -21,7 +21,15 @@ from costmodel.validation.datasets.limits import (
     prefill_floor,
     weight_bytes,
 )
-from costmodel.validation.datasets.tables import AllReduceTable, DecodeTable, GemmTable, Mask, PrefillTable
+from costmodel.validation.datasets.tables import (
+    AllReduceTable,
+    AttentionTable,
+    Column,
+    DecodeTable,
+    GemmTable,
+    Mask,
+    PrefillTable,
+)
 
 SMALLEST_MATRIX: Final = 256
 """Least outputs and inputs of a linear layer [features]."""
@@ -34,6 +42,15 @@ SHORTEST_PREFILL: Final = 64
 
 LARGEST_MESSAGE: Final = 2**27
 """Largest all-reduce [B], 128 MiB."""
+
+HOST_GPUS: Final = {"gb200": 4, "gb300": 4}
+"""GPUs of one host, where the domain of fast links is wider than that."""
+
+SERVED_MATRIX: Final = 512
+"""Least inputs and outputs of a matrix that counts as like those of a server."""
+
+SERVED_TOKENS: Final = 512
+"""Least prompt, and least context, that count as like those of a server [tokens]."""
 
 
 class Selectable(Protocol):
@@ -147,10 +164,30 @@ def gemm_rules(gpu: str) -> tuple[Rule[GemmTable], ...]:
     )
 
 
+KERNELS: Final = ("trtllm_mha", "fa3", "flashinfer", "triton")
+"""Attention kernels of SGLang in the order of its own choice."""
+
+
+def chosen_kernel(table: AttentionTable, *more: Column) -> Mask:
+    """Return False for rows whose shape (with ``more`` columns) was also measured with a kernel that the engine rather takes."""
+    order = np.array([KERNELS.index(name) if name in KERNELS else 0 for name in table.kernels.tolist()])
+    shapes = (table.batch, table.query_heads, table.kv_heads, table.head_dim, table.window, *more)
+    _, member = np.unique(np.stack(shapes, axis=1), axis=0, return_inverse=True)
+    member = member.reshape(-1)
+    best = np.full(int(member.max(initial=-1)) + 1, len(KERNELS))
+    np.minimum.at(best, member, order)
+    kept: Mask = order == best[member]
+    return kept
+
+
+_KERNEL_REASON = "The same shape was measured with two kernels; the engine takes the other one where it has the choice."
+
+
 def prefill_rules(gpu: str) -> tuple[Rule[PrefillTable], ...]:
     """Return the rules for attention of prompts measured on ``gpu``."""
     part = limits(gpu)
     return (
+        Rule("second kernel", _KERNEL_REASON, lambda table: chosen_kernel(table, table.tokens, table.cached)),
         Rule(
             "short prompts",
             "Batches of prompts under 64 tokens are decode-like, and servers do not see them.",
@@ -174,6 +211,7 @@ def decode_rules(gpu: str) -> tuple[Rule[DecodeTable], ...]:
         return (read > part.l2) | (read < part.l2 / 16)
 
     return (
+        Rule("second kernel", _KERNEL_REASON, lambda table: chosen_kernel(table, table.context)),
         Rule(
             "KV cache in L2",
             "The kernel is repeated on the same KV cache: below the size of L2 it is read from there, which no server sees; "
@@ -192,6 +230,11 @@ def all_reduce_rules(gpu: str) -> tuple[Rule[AllReduceTable], ...]:
             "eager",
             "Called one by one, the host's launch is measured; servers decode in CUDA graphs.",
             lambda table: table.graph,
+        ),
+        Rule(
+            "several hosts",
+            "A host of a Grace Blackwell rack has four GPUs; beyond them the engine takes another library than its own kernel.",
+            lambda table: table.gpus <= HOST_GPUS.get(part.gpu, np.inf),
         ),
         Rule(
             "huge messages",

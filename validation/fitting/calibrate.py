@@ -44,7 +44,7 @@ def kernel_calibration(gpu: str, engine: str, fits: Sequence[OperatorFit], comma
         }
         for fit in fits
     }
-    measured = ", ".join(sorted({f"{engine} {fit.version}" for fit in fits}))
+    measured = ", ".join(sorted({f"{fit.engine or engine} {fit.version}" for fit in fits}))
     return Calibration.model_validate(
         {
             "schema": "costmodel.calibration/1",

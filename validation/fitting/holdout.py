@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 SHARE = 0.3
 """Share of the groups that are held out."""
+FEWEST = 10
+"""Rows below which errors of a part of the rows are not stated."""
 LEVEL = 0.8
 """Level of the residual interval that goes into a calibration."""
 
@@ -41,6 +43,13 @@ def held_out(groups: Sequence[NDArray[np.float64]], seed: int = 0, share: float 
     count = int(member.max()) + 1
     chosen = np.random.default_rng(seed).permutation(count)[: max(1, round(share * count))]
     return np.isin(member, chosen)
+
+
+def errors_where(
+    predicted: NDArray[np.float64], measured: NDArray[np.float64], rows: NDArray[np.bool_]
+) -> Errors | None:
+    """Return the errors of some rows; None where there are fewer than :data:`FEWEST`."""
+    return errors_of(predicted[rows], measured[rows]) if np.count_nonzero(rows) >= FEWEST else None
 
 
 def errors_of(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> Errors:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +16,17 @@ from costmodel.validation.datasets import rules, silicon
 from costmodel.validation.datasets.formats import quantisation
 from costmodel.validation.datasets.package import available, package_folder
 from costmodel.validation.datasets.tables import KernelTable
-from costmodel.validation.fitting.holdout import Errors, errors_of, held_out
+from costmodel.validation.fitting.attention import (
+    FEWEST_ROWS,
+    KINDS,
+    PREFILL_TILE,
+    Kind,
+    decode_form,
+    read_decode,
+    read_prefill,
+)
+from costmodel.validation.fitting.experts import expert_tasks, matrix_suffix, table_engine
+from costmodel.validation.fitting.holdout import Errors, errors_of, errors_where, held_out
 from costmodel.validation.fitting.least_squares import Array, Evaluator, FitResult, fit_kernel
 from costmodel.validation.fitting.models import (
     KernelModel,
@@ -24,23 +34,29 @@ from costmodel.validation.fitting.models import (
     decode_model,
     gemm_model,
     prefill_model,
+    without,
 )
+from costmodel.validation.fitting.task import Task as _Task
+from costmodel.validation.fitting.task import same
 
 MOST_ROWS = 8000
 """Rows of one fit; more change nothing in the third digit and only take time."""
 
-FEWEST_ROWS = 50
-"""An operator with fewer rows is left out of a calibration."""
-
-GEMM_SPLIT = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "ramp_inputs")
+GEMM_SPLIT = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "ramp_inputs", "wave_s")
 GEMM_QUANT = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "quantise_efficiency", "depth_s")
-MATRICES = (("bf16", "gemm_split", GEMM_SPLIT), ("fp8", "gemm_quant", GEMM_QUANT), ("nvfp4", "gemm_quant", GEMM_QUANT))
+GEMM_QUANT_TILED = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "quantise_efficiency", "depth_s")
+MATRICES = (
+    ("bf16", "gemm_split", GEMM_SPLIT),
+    ("fp8", "gemm_quant", GEMM_QUANT),
+    ("fp8-block", "gemm_quant", GEMM_QUANT),
+    ("nvfp4", "gemm_quant", GEMM_QUANT),
+)
 """Tables of matrices that are fitted, by the format their weights are stored in, and the form that each takes."""
-PREFILL_TILE = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "tile_rows", "kv_passes")
-DECODE_SPLIT = ("bandwidth_efficiency", "launch_s", "padding_tokens", "saturation_s", "saturation_tokens")
 LINK_SWITCH = ("latency_s", "latency_per_log2_s", "bandwidth_efficiency", "two_shot_s")
-HEAD_DIM = 128
-"""Attention is fitted on heads of this dimension, which nearly all models served have."""
+LARGE = ("large_s",)
+"""vLLM's own all-reduce ends at 8 MiB, the default of ``large_bytes``."""
+OPTIONAL = ("wave_s", "large_s")
+"""Parameters that are dropped, and the rest fitted again, where the rows fitted put them at zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +67,8 @@ class OperatorFit:
         operator, form: its key and form.
         result: of the fit to all rows that the rules keep.
         errors: on held-out shapes, by a fit that did not see them.
+        errors_served: of those, on shapes like a server's: matrices of at least 512 by 512, prompts and contexts of at least 512 tokens;
+            None where the operator has no such shapes of its own.
         errors_all: the same fit on held-out shapes of all rows, those that the rules exclude included.
         ranges: smallest and largest value of tokens and KV tokens in the rows kept.
         rows_kept, excluded: rows that the rules keep, and by rule those that it takes.
@@ -61,23 +79,14 @@ class OperatorFit:
     form: str
     result: FitResult
     errors: Errors
+    errors_served: Errors | None
     errors_all: Errors
     ranges: dict[str, tuple[float, float]]
     rows_kept: int
     excluded: dict[str, int]
     version: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """What is needed to fit one operator: the table, its rules, the model, and its columns by the model's names."""
-
-    model: KernelModel
-    read: Callable[[], Any]
-    rules: tuple[rules.Rule[Any], ...]
-    data: Callable[[Any], dict[str, Array]]
-    groups: tuple[str, ...]
-    ranges: Callable[[Any], dict[str, Array]]
+    engine: str = ""
+    """Whose table it is, where that is not the engine of the calibration."""
 
 
 def fit_kernels(gpu: str, engine: str = "vllm", off: Iterable[str] = (), seed: int = 0) -> Iterator[OperatorFit]:
@@ -124,42 +133,65 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
         kind = quantisation(stored)
         if kind.compute not in peaks:
             continue
-        width = kind.weights.bytes_per_weight
+        if stored == "fp8" and profile.architecture == "hopper" and engine in ("vllm", "sglang"):
+            form, free = "gemm_quant_tiled", GEMM_QUANT_TILED  # CUTLASS; TensorRT-LLM has kernels of its own
+        peak, width = peaks[kind.compute], kind.weights.bytes_per_weight
+        model = gemm_model(f"gemm.{matrix_suffix(stored)}", form, free, peak, bandwidth, width)
         yield _Task(
-            model=gemm_model(f"gemm.{kind.compute}", form, free, peaks[kind.compute], bandwidth, width),
-            read=partial(silicon.gemm, gpu, engine, stored),
+            model=partial(same, model),
+            read=partial(silicon.gemm, gpu, table_engine(engine, stored), stored),
             rules=rules.gemm_rules(gpu),
             data=lambda table: {"tokens": table.tokens, "inputs": table.inputs, "outputs": table.outputs},
             groups=("inputs", "outputs"),
             ranges=lambda table: {"tokens": table.tokens},
+            served=lambda table: np.minimum(table.inputs, table.outputs) >= rules.SERVED_MATRIX,
         )
+    yield from expert_tasks(gpu, engine, peaks, bandwidth, FEWEST_ROWS)
     if "bf16" not in peaks:
         return
+    for kind in KINDS:
+        yield from _attention_tasks(kind, gpu, engine, peaks, bandwidth, units)
+    free = LINK_SWITCH + LARGE if engine == "vllm" else LINK_SWITCH
     yield _Task(
-        model=prefill_model(
-            "prefill_attention.bf16", "prefill_tile", PREFILL_TILE, peaks["bf16"], bandwidth, units, 2.0
-        ),
-        read=lambda: _usual(silicon.prefill_attention(gpu, engine)),
-        rules=rules.prefill_rules(gpu),
-        data=lambda table: {**_heads(table), "batch": table.batch, "tokens": table.tokens, "cached": table.cached},
-        groups=("heads", "kv_heads", "batch"),
-        ranges=lambda table: {"kv_tokens": table.batch * (table.cached + table.tokens)},
-    )
-    yield _Task(
-        model=decode_model("decode_attention.bf16", "decode_split", DECODE_SPLIT, peaks["bf16"], bandwidth, 2.0),
-        read=lambda: _usual(silicon.decode_attention(gpu, engine)),
-        rules=rules.decode_rules(gpu),
-        data=lambda table: {**_heads(table), "batch": table.batch, "read": table.context + 1},
-        groups=("heads", "kv_heads", "batch"),
-        ranges=lambda table: {"kv_tokens": table.batch * (table.context + 1)},
-    )
-    yield _Task(
-        model=all_reduce_model("link_switch", LINK_SWITCH, profile.link.bandwidth_per_direction.value),
+        model=partial(same, all_reduce_model("link_switch", free, profile.link.bandwidth_per_direction.value)),
         read=lambda: silicon.all_reduce(gpu, engine),
         rules=rules.all_reduce_rules(gpu),
         data=lambda table: {"gpus": table.gpus, "message": table.bytes},
         groups=("message",),
         ranges=lambda table: {"bytes": table.bytes},
+    )
+
+
+def _attention_tasks(
+    kind: Kind, gpu: str, engine: str, peaks: dict[Any, float], bandwidth: float, units: float
+) -> Iterator[_Task]:
+    """Prefill and decode attention of one kind. An 8-bit cache is multiplied in 8 bits where the part can (see Deployment)."""
+    width = 1.0 if kind.kv_dtype == "fp8" else 2.0
+    peak = peaks.get(kind.kv_dtype, peaks["bf16"])
+    name = kind.suffix("bf16")
+
+    def decode(table: Any) -> KernelModel:
+        return decode_model(f"decode_attention.{name}", *decode_form(table, kind), peak, bandwidth, width)
+
+    yield _Task(
+        model=lambda _table: prefill_model(
+            f"prefill_attention.{name}", "prefill_tile", PREFILL_TILE, peak, bandwidth, units, width, kind.window
+        ),
+        read=partial(read_prefill, gpu, engine, kind),
+        rules=rules.prefill_rules(gpu),
+        data=lambda table: {**_heads(table), "batch": table.batch, "tokens": table.tokens, "cached": table.cached},
+        groups=("heads", "kv_heads", "batch"),
+        ranges=lambda table: {"kv_tokens": table.batch * np.minimum(table.cached + table.tokens, table.window)},
+        served=lambda table: table.tokens >= rules.SERVED_TOKENS,
+    )
+    yield _Task(
+        model=decode,
+        read=partial(read_decode, gpu, engine, kind),
+        rules=rules.decode_rules(gpu),
+        data=lambda table: {**_heads(table), "batch": table.batch, "read": _read(table)},
+        groups=("heads", "kv_heads", "batch"),
+        ranges=lambda table: {"kv_tokens": table.batch * _read(table)},
+        served=lambda table: table.context >= rules.SERVED_TOKENS,
     )
 
 
@@ -169,25 +201,35 @@ def _fit(task: _Task, table: KernelTable, off: tuple[str, ...], seed: int) -> Op
     kept, excluded = rules.apply_rules(table, task.rules, [name for name in off if name in known])
     if len(kept) < FEWEST_ROWS:
         return None
-    evaluator, data = Evaluator(task.model), task.data(kept)
+    model, data = task.model(kept), task.data(kept)
+    evaluator = Evaluator(model)
     test = held_out([data[name] for name in task.groups], seed)
+    if np.count_nonzero(~test) < FEWEST_ROWS // 2:
+        return None  # hardly more than one shape was measured
     trained = _fit_rows(evaluator, data, kept.seconds, ~test, seed)
-    errors = errors_of(evaluator.seconds(trained.values, _rows(data, test)), kept.seconds[test])
+    if useless := {name for name in OPTIONAL if name in trained.at_bound}:
+        evaluator = Evaluator(without(model, useless))
+        trained = _fit_rows(evaluator, data, kept.seconds, ~test, seed)
+    predicted, measured = evaluator.seconds(trained.values, _rows(data, test)), kept.seconds[test]
+    errors = errors_of(predicted, measured)
+    served = errors_where(predicted, measured, task.served(kept)[test]) if task.served else None
     whole = task.data(table)
     unseen = ~_member(whole, _rows(data, ~test), task.groups)
     everything = errors_of(evaluator.seconds(trained.values, _rows(whole, unseen)), table.seconds[unseen])
     final = _fit_rows(evaluator, data, kept.seconds, np.ones(len(kept), dtype=bool), seed)
     ranges = {name: (float(column.min()), float(column.max())) for name, column in task.ranges(kept).items()}
     return OperatorFit(
-        task.model.operator,
-        task.model.form,
+        model.operator,
+        model.form,
         final,
         errors,
+        served,
         everything,
         ranges,
         len(kept),
         excluded,
         table.engine_version,
+        table.engine,
     )
 
 
@@ -213,6 +255,6 @@ def _heads(table: Any) -> dict[str, Array]:
     return {"heads": table.query_heads, "kv_heads": table.kv_heads, "head_dim": table.head_dim}
 
 
-def _usual(table: Any) -> Any:
-    """Return the rows of full attention with heads of the usual dimension."""
-    return table.select((table.head_dim == HEAD_DIM) & ~np.isfinite(table.window))
+def _read(table: Any) -> Array:
+    """Return the KV tokens that a decoding sequence reads."""
+    return np.asarray(np.minimum(table.context + 1, table.window))

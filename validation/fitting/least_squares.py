@@ -26,6 +26,9 @@ STARTS = {
     "ramp_inputs": 100.0,
     "depth_s": 6e-10,
     "tile_rows": 64.0,
+    "padding_rows": 64.0,
+    "passes": 2.0,
+    "expert_s": 1e-7,
     "kv_passes": 2.0,
     "padding_tokens": 100.0,
     "saturation_s": 5e-6,
@@ -33,9 +36,22 @@ STARTS = {
     "latency_s": 5e-6,
     "latency_per_log2_s": 3e-7,
     "two_shot_s": 4e-6,
+    "wave_s": 1e-5,
+    "extra_launch_s": 5e-6,
+    "key_s": 2e-8,
+    "large_s": 1e-5,
 }
 """Where a fit starts, per parameter: the size that such numbers have on GPUs."""
-UPPER = {"launch_s": 1e-4, "sharpness": 50.0, "ramp_inputs": 2000.0, "latency_s": 1e-3, "tile_rows": 1024.0}
+UPPER = {
+    "launch_s": 1e-4,
+    "sharpness": 50.0,
+    "ramp_inputs": 2000.0,
+    "latency_s": 1e-3,
+    "tile_rows": 1024.0,
+    "padding_rows": 1024.0,
+    "passes": 100.0,
+    "expert_s": 1e-5,
+}
 """Upper bounds tighter than those of the form, so that a parameter stays where it means what its name says."""
 LOSS_SCALE = 0.02
 """Relative residual beyond which a point counts less than its square (soft L1)."""
@@ -154,7 +170,7 @@ def fit_kernel(evaluator: Evaluator, data: Mapping[str, Array], seconds: Array) 
         rows = int(below.sum())
         raise InputError(f"the fit of {evaluator.model.operator} is below the physical floor in {rows} rows")
     jacobian = slopes(found.x)
-    errors, correlations = _uncertainty(jacobian, residuals(found.x))
+    errors, correlations = uncertainty(jacobian, residuals(found.x))
     undetermined = tuple(name for name, column in zip(names, jacobian.T, strict=True) if np.max(np.abs(column)) < SEEN)
     at_bound = tuple(
         name
@@ -173,7 +189,7 @@ def fit_kernel(evaluator: Evaluator, data: Mapping[str, Array], seconds: Array) 
     return FitResult(values, standard_errors, correlations, at_bound, indistinct, undetermined, len(seconds))
 
 
-def _uncertainty(jacobian: Array, residuals: Array) -> tuple[Array, Array]:
+def uncertainty(jacobian: Array, residuals: Array) -> tuple[Array, Array]:
     """Return standard errors and correlations: (JᵀJ)⁻¹·s², s from the median absolute residual, so that outliers do not inflate it."""
     spread = 1.4826 * float(np.median(np.abs(residuals)))
     covariance = np.linalg.pinv(jacobian.T @ jacobian) * spread**2

@@ -5,12 +5,13 @@ Nothing is written twice: each model builds the operator that a prediction would
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
 
+from costmodel.equations.numerics import total
 from costmodel.equations.parameters import AttentionKernel, Gemm, Parameters
 from costmodel.equations.rates import CalibratedRates, DatasheetRates, RateSource
 from costmodel.equations.step import step_operators
@@ -43,6 +44,14 @@ class KernelModel:
     floor: Any
     parameters: tuple[str, ...]
     inputs: tuple[str, ...]
+
+
+def without(model: KernelModel, dropped: Iterable[str]) -> KernelModel:
+    """Return a model without some parameters, which must be such that zero takes their term away."""
+    names = set(dropped)
+    zeros = {symbol: 0 for symbol in model.expression.free_symbols if str(symbol) in names}
+    kept = tuple(name for name in model.parameters if name not in names)
+    return replace(model, expression=model.expression.subs(zeros), parameters=kept)
 
 
 def gemm_model(
@@ -106,7 +115,7 @@ def prefill_model(
 def decode_model(
     operator: str, form: str, free: tuple[str, ...], peak: float, bandwidth: float, kv_bytes: float
 ) -> KernelModel:
-    """Return the model of decode attention: ``batch`` sequences that each read ``read`` KV tokens."""
+    """Return the model of decode attention: ``batch`` sequences that each read ``read`` KV tokens, those of the window if there is one."""
     batch, read, heads, kv_heads, head_dim = map(_count, ("batch", "read", "heads", "kv_heads", "head_dim"))
     work = Work(batch, batch, 0, batch, {None: 0}, {None: 0}, {None: batch * read})
     build = _attention(operator, peak, bandwidth, 1, kv_bytes, None, (heads, kv_heads, head_dim))
@@ -149,7 +158,7 @@ def _attention(
             prefill_rate=rate,
             decode_rate=rate,
             prefill_tile=rates.prefill_tile(rate, heads * 2 * head_dim * 2, 4 * head_dim * units),
-            decode_split=rates.decode_split(rate),
+            decode_split=rates.decode_split(rate, heads, kv_heads, head_dim),
         )
         return Parameters((), (), (kernel,))
 
@@ -176,7 +185,7 @@ def _rates(operator: str, form: str, free: tuple[str, ...]) -> CalibratedRates:
         if name in free:
             return sympy.Symbol(name, positive=True)
         default = FORMS[form][name][0]
-        return int(default) if default in (0.0, 1.0) else default
+        return int(default) if float(default).is_integer() else default
 
     return CalibratedRates(calibration, number)
 
@@ -184,10 +193,16 @@ def _rates(operator: str, form: str, free: tuple[str, ...]) -> CalibratedRates:
 def _model(
     operator: str, form: str, free: tuple[str, ...], build: Build, work: Work, inputs: tuple[str, ...]
 ) -> KernelModel:
-    """Read the seconds of the one operator off, with fitted rates and at datasheet rates."""
-    (fitted,) = step_operators(build(_rates(operator, form, free)), work)
-    (floor,) = step_operators(build(DatasheetRates()), work)
-    return KernelModel(operator, form, sympy.sympify(fitted.seconds), sympy.sympify(floor.seconds), free, inputs)
+    """Read the seconds of the operators off, with fitted rates and at datasheet rates."""
+    sources: tuple[RateSource, ...] = (_rates(operator, form, free), DatasheetRates())
+    fitted, floor = (
+        sympy.sympify(total(item.seconds for item in step_operators(build(rates), work))) for rates in sources
+    )
+    return KernelModel(operator, form, fitted, floor, free, inputs)
+
+
+model_of = _model
+"""For operators that are built in a module of their own."""
 
 
 def _count(name: str) -> Any:

@@ -1,0 +1,123 @@
+"""Mean TTFT and TPOT of C clients that each send their next prompt when their last answer ends: a closed form around two step times.
+
+With t_dec(C_d) a decode step of the C_d running requests, t_mix(C_d) the step (or steps) that carries a prompt beside them, and θ the
+part of a request's life that falls into the first burst, θ = 1/(2·prompts per client)::
+
+    TPOT = t_dec + (1 − θ)·(C_d − 1)/osl·(t_mix − t_dec)
+    ρ    = min(1, C_d·t_mix/(osl·TPOT))                     share of the time spent in mixed steps
+    TTFT = t_F + (1 − 2θ)·[w·((1 − ρ)·t_dec + ρ·t_mix) + h·t_dec + t_mix] + 2θ·t_burst·(C/b + 1)/2
+    C_d  = C·osl·TPOT/(TTFT + osl·TPOT)
+
+Every running request sees the prefills of the others spread over its own osl tokens. A prompt waits w steps of those under way and then
+takes its mixed step. The first C prompts come together and are prefilled b at a time. h is the time that an engine holds prompts back
+to prefill several together (TensorRT-LLM's ``batch_wait_timeout_iters`` N): the first waits N decode steps, and those that come
+within the window half of it, h = (N + λN²/2)/(1 + λN), λ = C_d/osl prompts per step.
+
+All functions take floats, arrays or symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from costmodel.equations.numerics import Value, maximum, minimum
+
+ITERATIONS = 60
+"""Halvings of the distance to the fixed point; each leaves less than half of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """Who asks, and what.
+
+    Attributes:
+        count: C, clients.
+        output_tokens: osl, mean length of an answer [tokens].
+        burst_share: θ.
+        burst_prompts: b, prompts that one step takes in the first burst.
+        wait_steps: N, decode steps for which the engine holds a prompt back; 0 for none.
+    """
+
+    count: Value
+    output_tokens: Value
+    burst_share: Value = 0.05
+    burst_prompts: Value = 1
+    wait_steps: Value = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What the clients see.
+
+    Attributes:
+        ttft: mean time to first token [s].
+        tpot: mean time per output token after it [s].
+        running: C_d, mean number of requests that are decoding.
+    """
+
+    ttft: Value
+    tpot: Value
+    running: Value
+
+
+def time_per_output_token(clients: Clients, running: Value, decode: Value, mixed: Value) -> Value:
+    """Return TPOT [s] from the step times [s] at ``running`` requests."""
+    others = maximum(running - 1, 0) / clients.output_tokens
+    return decode + (1 - clients.burst_share) * others * maximum(mixed - decode, 0)
+
+
+def time_to_first_token(
+    clients: Clients, running: Value, decode: Value, mixed: Value, burst: Value, tpot: Value, steps_waited: Value
+) -> Value:
+    """Return TTFT without t_F [s].
+
+    Args:
+        clients: who asks.
+        running: C_d.
+        decode, mixed: step times at ``running`` requests [s].
+        burst: a step that prefills ``burst_prompts`` prompts and nothing else [s].
+        tpot: what :func:`time_per_output_token` gave [s].
+        steps_waited: w.
+    """
+    share = minimum(running * mixed / (clients.output_tokens * tpot), 1)
+    under_way = (1 - share) * decode + share * mixed
+    window = clients.wait_steps
+    arriving = running / clients.output_tokens * window
+    held = window * (1 + arriving / 2) / (1 + arriving) * decode
+    steady = steps_waited * under_way + held + mixed
+    first = burst * (clients.count / clients.burst_prompts + 1) / 2
+    return (1 - 2 * clients.burst_share) * steady + 2 * clients.burst_share * first
+
+
+def running_requests(clients: Clients, ttft: Value, tpot: Value) -> Value:
+    """Return C_d: the share of a request's life in which it decodes, times the clients."""
+    decoding = clients.output_tokens * tpot
+    return clients.count * decoding / (ttft + decoding)
+
+
+def solve_loop(
+    clients: Clients,
+    decode: Callable[[Value], Value],
+    mixed: Callable[[Value], Value],
+    burst: Value,
+    request: Value = 0,
+    steps_waited: Value = 0.5,
+) -> Loop:
+    """Find the C_d at which the four equations agree, by halving the distance (floats and arrays).
+
+    Args:
+        clients: who asks.
+        decode, mixed: step times as functions of the running requests [s].
+        burst: step of the first burst [s].
+        request: t_F, time of a request outside the steps [s].
+        steps_waited: w.
+    """
+    running = clients.count
+    ttft = tpot = running * 0
+    for _ in range(ITERATIONS):
+        decoding, mixing = decode(running), mixed(running)
+        tpot = time_per_output_token(clients, running, decoding, mixing)
+        ttft = request + time_to_first_token(clients, running, decoding, mixing, burst, tpot, steps_waited)
+        running = (running + running_requests(clients, ttft, tpot)) / 2
+    return Loop(ttft, tpot, running)
