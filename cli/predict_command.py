@@ -31,6 +31,11 @@ FIGURES = ("timeline", "heights", "breakdown", "roofline")
     help="Parameter count P of the textbook rung, e.g. 8e9.  [default: the model's]",
 )
 @calibration_options
+@click.option(
+    "--assume-efficiency",
+    is_flag=True,
+    help="For a GPU without a calibration: the efficiencies of its nearest measured relative.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 @click.option("--plot", type=click.Path(), default=None, help="Draw a figure into this .png, .svg or .pdf.")
 @click.option(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.building import build_parameters
-from costmodel.certainty import find_calibration
+from costmodel.calibrations import choose_calibration
 from costmodel.cli.figures import draw_breakdown, draw_heights, draw_roofline, draw_timeline, save_figure
 from costmodel.cli.text import plural
 from costmodel.deployment import Deployment, deploy
@@ -57,7 +57,9 @@ def _one(figure: str, prediction: Prediction, options: dict[str, Any]) -> Figure
     deployment = deploy(**{name: options[name] for name in names})
     if figure == "roofline":
         return draw_roofline(prediction, deployment.hardware.peaks, deployment.hardware.bandwidth)
-    calibration = find_calibration(options["calibration"], deployment, options["engine"])
+    calibration = choose_calibration(
+        options["calibration"], deployment, options["engine"], options["assume_efficiency"]
+    )
     parameters = build_parameters(deployment, CalibratedRates(calibration) if calibration else None)
     workload = ("prompt", "prompts", "streams", "context", "chunk", "every")
     load = make_load(deployment, **{name: options[name] for name in workload})

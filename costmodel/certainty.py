@@ -94,7 +94,7 @@ def calibration_warnings(
     """Return what the calibrated rung does not rest on data for: missing operators, and variables outside the fitted ranges."""
     if rates is None:
         return ["no calibration in use: the roofline rung is a floor, measured steps take longer"]
-    found = []
+    found = list(rates.calibration.notes[:1]) if rates.calibration.assumed_from else []
     left_out = [name for name in rates.missing if name.startswith(("elementwise", "overhead"))]
     datasheet = [name for name in rates.missing if name not in left_out]
     if datasheet:

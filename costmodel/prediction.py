@@ -8,7 +8,8 @@ from pathlib import Path
 
 from costmodel.architecture.counts import active_parameters, checkpoint_bytes, kv_bytes_per_token, total_parameters
 from costmodel.building import build_parameters, build_textbook, roofline_parameters
-from costmodel.certainty import calibration_warnings, find_calibration, intervals, reported_steps
+from costmodel.calibrations import choose_calibration
+from costmodel.certainty import calibration_warnings, intervals, reported_steps
 from costmodel.checks import parameter_count
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import (
@@ -66,6 +67,7 @@ def predict(
     params: float | None = None,
     engine: str = "vllm",
     calibration: str | Path | Calibration | None = None,
+    assume_efficiency: bool = False,
 ) -> Prediction:
     """Predict step times, the spike of a long prompt, and who sees it.
 
@@ -83,6 +85,8 @@ def predict(
         params: P for the textbook rung, e.g. 8e9.
         engine: ``vllm``, ``sglang`` or ``trtllm``: whose shipped calibration of this GPU is taken.
         calibration: fitted factors of this GPU instead: a file or a :class:`Calibration`; ``"none"`` for the roofline alone.
+        assume_efficiency: for a part without a calibration, take the efficiencies of its nearest measured relative; the result says so
+            and has no intervals.
 
     Returns:
         The frozen document ``costmodel.prediction/1``; all times in seconds.
@@ -94,7 +98,7 @@ def predict(
     load = make_load(deployment, prompt, prompts, streams, context, chunk, every)
     if params is not None:
         params = parameter_count(params)
-    fitted = find_calibration(calibration, deployment, engine)
+    fitted = choose_calibration(calibration, deployment, engine, assume_efficiency)
     rung_parameters = {"roofline": roofline_parameters(deployment)}
     rates = CalibratedRates(fitted) if fitted else None
     if rates is not None:

@@ -174,6 +174,9 @@ OTHER_FORMS: Final = {
 }
 """Forms that an operator may take beside its plain one, closer to what its kernels do."""
 
+TWINS: Final = {"fp16": "bf16", "bf16": "fp16"}
+"""Dtypes that run at one rate: a calibration of one serves the other."""
+
 DTYPE_SUFFIXED: Final = ("gemm", "lm_head", "experts", "prefill_attention", "decode_attention")
 
 
@@ -258,6 +261,8 @@ class Calibration(Frozen):
     end_to_end: dict[Literal["ttft", "tpot"], Residuals] = Field(default_factory=dict)
     """Of mean TTFT and TPOT in a closed loop, on rows that were held out."""
     notes: tuple[str, ...] = ()
+    assumed_from: str | None = None
+    """Part whose efficiencies these are, if none were measured on ``gpu`` itself."""
 
     @model_validator(mode="after")
     def _operators_are_known(self) -> Calibration:
@@ -272,8 +277,16 @@ class Calibration(Frozen):
         return self
 
     def find(self, operator: str, dtype: str | None = None, stored: str = "") -> tuple[str, FittedOperator] | None:
-        """Return (key, fit) of an operator: the entry for the stored format, for the compute ``dtype``, the general one; or None."""
-        for key in (f"{operator}.{stored}", f"{operator}.{dtype}", operator):
+        """Return (key, fit) of an operator: the entry for the stored format, for the compute ``dtype``, the general one; or None.
+
+        fp16 and bf16 go through the same units at the same rate, so either stands for the other.
+        """
+        for key in (
+            f"{operator}.{stored}",
+            f"{operator}.{dtype}",
+            f"{operator}.{TWINS.get(dtype or '', dtype)}",
+            operator,
+        ):
             if key in self.operators:
                 return key, self.operators[key]
         return None

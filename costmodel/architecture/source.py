@@ -96,6 +96,11 @@ def model_names() -> tuple[str, ...]:
     return tuple(_index())
 
 
+def preset_spellings() -> dict[str, str]:
+    """Return every name, case folded, that stands for a preset, and that preset."""
+    return dict(_aliases())
+
+
 def preset_config(name: str) -> dict[str, Any]:
     """Return the published configuration of a preset.
 

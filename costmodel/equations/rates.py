@@ -18,7 +18,7 @@ from costmodel.equations.parameters import (
     Rate,
     Transfer,
 )
-from costmodel.hardware.calibration import FORMS, Calibration, FittedOperator
+from costmodel.hardware.calibration import FORMS, TWINS, Calibration, FittedOperator
 
 FALLBACKS = {"experts": "gemm", "lm_head": "gemm"}
 """An operator that a calibration does not name runs at the rates of this one, if that is named."""
@@ -165,7 +165,7 @@ class CalibratedRates:
                 self.missing.append(name)
             return None
         fitted_on = found[0].partition(".")[2]
-        if stored and fitted_on and stored not in (fitted_on, PLAIN_STORAGE.get(fitted_on)):
+        if stored and fitted_on and stored not in (fitted_on, TWINS.get(fitted_on), PLAIN_STORAGE.get(fitted_on)):
             note = f"{operator} of {stored} weights at the rates of {found[0]}"
             if note not in self.borrowed:
                 self.borrowed.append(note)
@@ -212,7 +212,8 @@ class CalibratedRates:
 
     def attention(self, operator: str, suffixes: Sequence[str], peak: Value, bandwidth: Value) -> Rate:
         """Return the calibrated rate by the first suffix that the calibration has, else as :meth:`kernel` for the last one."""
-        known = (suffix for suffix in suffixes if f"{operator}.{suffix}" in self.calibration.operators)
+        either = (each for suffix in suffixes for each in (suffix, _twin(suffix)))
+        known = (suffix for suffix in either if f"{operator}.{suffix}" in self.calibration.operators)
         return self.kernel(operator, next(known, suffixes[-1]), peak, bandwidth)
 
     def grouped(self, rate: Rate) -> GroupedExperts | None:
@@ -308,3 +309,9 @@ class CalibratedRates:
         sequences = [self.number(key, "per_sequence_s") for key in keys]
         multiple = self.calibration.operators[graph].number("graph_multiple") if graph else 1.0
         return Overheads(*seconds, *sequences, int(multiple), *keys)
+
+
+def _twin(suffix: str) -> str:
+    """Return an attention suffix for the other 16-bit dtype: ``fp16.d64`` → ``bf16.d64``."""
+    dtype, dot, rest = suffix.partition(".")
+    return f"{TWINS.get(dtype, dtype)}{dot}{rest}"

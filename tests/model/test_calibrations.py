@@ -1,0 +1,88 @@
+"""Efficiencies assumed from the nearest relative: which relative, what is carried over, and that the answer says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from costmodel import calibrations
+from costmodel.calibrations import assumed_calibration, nearest_relative
+from costmodel.hardware.calibration import Calibration
+from costmodel.hardware.catalog import load_gpu
+from costmodel.hardware.errors import InputError
+from costmodel.prediction import predict
+from tests.cli.runner import document, printed, run
+from tests.model.samples import CALIBRATION
+
+MEASURED = ("a100-80gb-sxm", "l40s", "rtx-4090", "h100-sxm", "h200", "b200", "rtx-pro-6000-blackwell-server")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "relative"),
+    [
+        ("a100-80gb-pcie", "a100-80gb-sxm"),
+        ("rtx-3090", "a100-80gb-sxm"),
+        ("rtx-a6000", "a100-80gb-sxm"),
+        ("h100-pcie", "h100-sxm"),
+        ("h100-nvl", "h100-sxm"),
+        ("gh200-144gb", "h200"),
+        ("rtx-6000-ada", "l40s"),  # the same matrix units; an RTX 4090 has half of them
+        ("rtx-4080", "rtx-4090"),
+        ("rtx-5090", "rtx-pro-6000-blackwell-server"),
+        ("gb200", "b200"),
+        ("v100", "a100-80gb-sxm"),  # no measured part of its generation: the next one
+        ("mi300x", None),
+    ],
+)
+def test_the_relative_is_of_the_nearest_generation_then_of_the_nearest_rates(gpu: str, relative: str | None) -> None:
+    assert nearest_relative(load_gpu(gpu)[0], MEASURED) == relative
+
+
+def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that the package ships one calibration."""
+    monkeypatch.setattr(calibrations, "shipped_calibration", lambda gpu: CALIBRATION if gpu == "h100-sxm" else None)
+
+
+def test_assumed_factors_are_the_relatives_without_their_residuals() -> None:
+    assert CALIBRATION.gpu == "h100-sxm"
+
+    def lookup(gpu: str) -> Calibration | None:
+        return CALIBRATION if gpu == "h100-sxm" else None
+
+    assumed = assumed_calibration(load_gpu("h100-pcie")[0], "h100-pcie", lookup)
+    assert (assumed.gpu, assumed.assumed_from) == ("h100-pcie", "h100-sxm")
+    assert assumed.operators["gemm"].parameters == CALIBRATION.operators["gemm"].parameters
+    assert all(operator.residuals is None for operator in assumed.operators.values())
+    assert assumed_calibration(load_gpu("h100-sxm")[0], "h100-sxm", lookup) is CALIBRATION
+
+
+def test_predict_says_what_it_assumed_and_gives_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped(monkeypatch)
+    found = predict(gpu="h100-pcie", assume_efficiency=True)
+    assert found.headline == "calibrated"
+    assert found.calibration == f"assumed from {CALIBRATION.name}"
+    assert found.intervals is None
+    assert any("nothing was measured on this part" in warning for warning in found.warnings)
+    assert found.rungs.calibrated is not None
+    assert found.rungs.calibrated.decode_step_s > found.rungs.roofline.decode_step_s
+    assert predict(gpu="h100-pcie").headline == "roofline"
+
+
+def test_a_maker_without_any_calibration_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped(monkeypatch)
+    with pytest.raises(InputError, match="no amd part with a calibration"):
+        predict(gpu="mi300x", assume_efficiency=True)
+
+
+def test_the_command_has_it_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shipped(monkeypatch)
+    assert document("predict --gpu h100-pcie --assume-efficiency --json")["headline"] == "calibrated"
+    assert "nothing was measured on this part" in printed("predict --gpu h100-pcie --assume-efficiency")
+    drawn = run(f"predict --gpu h100-pcie --assume-efficiency --figure heights --plot {tmp_path / 'heights.svg'}")
+    assert drawn.exit_code == 0
+    # The figure's title has the height that the prediction has; on the roofline it would be lower.
+    assert (
+        f"{predict(gpu='h100-pcie', assume_efficiency=True).spike.height_s * 1e3:.0f} ms"
+        in (tmp_path / "heights.svg").read_text()
+    )
