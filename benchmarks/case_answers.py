@@ -28,6 +28,9 @@ Find = Callable[[str, str], Calibration | None]
 FAR: Final = 0.25
 """Relative error from which a reason is given."""
 
+FEW: Final = 512
+"""Tokens up to which what a single step lacks is rather overhead than slower kernels; only the wording of a reason hangs on it."""
+
 
 def finder(folder: Path | None) -> Find:
     """Return where calibrations are looked up: ``<gpu>-<engine>.toml`` in a folder first, then those that the package ships."""
@@ -148,7 +151,9 @@ def reason(case: Mapping[str, Any], question: Question, found: Answer) -> str:
     if error < 0 and engine.overheads != "none" and any(name.startswith("overhead") for name in found.missing):
         steps = sum(abs(step.weight) for step in question.steps)
         missing = (question.measured_s - found.seconds) / steps
-        reasons.append(f"the calibration has no engine overhead: {missing * 1e3:,.3g} ms per step are missing")
+        short = all(chunk.tokens <= FEW for step in question.steps for chunk in step.chunks)
+        size = f": {missing * 1e3:,.3g} ms per step are missing" if short or steps > 1 else ""
+        reasons.append(f"the calibration has no engine overhead{size}")
     if unfitted := [name for name in found.missing if not name.startswith(("overhead", "elementwise"))]:
         reasons.append(f"at datasheet rates: {', '.join(unfitted)}")
     if deployment.dtype in ("int8", "int4"):
@@ -159,7 +164,9 @@ def reason(case: Mapping[str, Any], question: Question, found: Answer) -> str:
         reasons.append(f"nothing measured on this part: efficiencies {found.calibration}")
     if power := re.search(r"power.limit\w*\s*(\d+ ?w)?|\b\d{3} ?w\b", text):
         reasons.append(f"the part was {power[0].strip()}, slower than its datasheet")
-    if "whole ms" in text:
+    if question.part.startswith("layer:") and question.part != "layer:linear":
+        reasons.append("one matrix of one shape: the library's choice of tiles")
+    if "whole ms" in text and question.measured_s < 0.05:
         reasons.append(f"source rounds to whole ms: ±{0.5e-3 / question.measured_s:.0%}")
     if found.rung == "roofline":
         reasons.append("a floor: no calibration to start from")

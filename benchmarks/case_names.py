@@ -37,7 +37,7 @@ def find_gpu(text: str) -> str:
         RefusedError: no words of it name a part.
     """
     for part in (re.sub(r"\([^)]*\)", " ", text), text):
-        words = [word for word in re.split(r"[\s,;/()]+", part) if word]
+        words = [word for word in re.split(r"[\s,;/()_]+", part) if word]
         for length in range(min(len(words), 5), 0, -1):
             for start in range(len(words) - length + 1):
                 for order in permutations(words[start : start + length]) if length < 5 else [words[start : start + 5]]:

@@ -171,7 +171,8 @@ def _repacked(deployment: Deployment, bits: float | None, head: bool) -> Deploym
 
 def _row_gpu(text: str, reading: Reading) -> str:
     """Return the part of the row if its key or its conditions name one, else the case's."""
-    for named in (reading.conditions.get("gpu"), reading.label.split(".")[-1], text):
+    key = reading.label.split(".")[-1] if reading.words else None  # b200 alone is a batch, B200 a word
+    for named in (reading.conditions.get("gpu"), key, text):
         if named is None:
             continue
         try:

@@ -138,7 +138,7 @@ def parse_key(key: str) -> tuple[tuple[str, ...], dict[str, Any], str]:
         thousands = re.fullmatch(r"(\d+)k", word)
         benched = re.fullmatch(r"(pp|tg)(\d+)", word)
         piece = re.fullmatch(r"(\d+)(p|d)", word)
-        if tagged:
+        if tagged and word.upper() not in key.split():  # B200 is a part, b200 a batch
             conditions[CONDITIONS[{"b": "batch"}.get(tagged[1], tagged[1])]] = int(tagged[2])
         elif benched:  # llama-bench: pp512 prompt processing, tg128 text generation
             conditions["prompt" if benched[1] == "pp" else "output"] = int(benched[2])
