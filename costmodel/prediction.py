@@ -110,7 +110,7 @@ def predict(
     memory = memory_of(
         deployment, load.streams, load.context, load.prompt, load.prompts, load.budget or load.one_step_budget
     )
-    engine = _engine(deployment, load)
+    server = _engine(deployment, load)
     steps = reported_steps(rung_parameters[headline], load) if fitted else {}
     warnings = [*_warnings(deployment, load, spike, memory), *calibration_warnings(rates, rung_parameters, steps)]
     return Prediction(
@@ -122,7 +122,7 @@ def predict(
         spike=spike,
         doubling=_doubling(textbook, rung_parameters[headline], load, rungs[headline]),
         memory=MemoryInfo(**asdict(memory)),
-        engine=engine,
+        engine=server,
         pipeline=_pipeline(deployment, load, rates),
         calibration=fitted.name if fitted else None,
         intervals=intervals(fitted, rung_parameters, steps) if fitted else None,

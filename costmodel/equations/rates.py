@@ -294,21 +294,21 @@ class CalibratedRates:
         return 1 - self.number("launches", "hidden") if "launches" in self.calibration.operators else 1
 
     def overheads(self, layers: Value, moe_layers: Value, normed_layers: Value) -> Overheads | None:
-        """Return L·t_layer + L_moe·t_moe + L_norm·t_norm + t_step for graph and eager steps; one stands for both where only one was fitted."""
+        """Return the sum of the overheads by layer, kind of layer and step; one kind of step stands for both where only one was fitted."""
         graph, eager = self.find("overhead.graph"), self.find("overhead.eager")
         if graph is None and eager is None:
             return None
         keys = (graph or eager or "", eager or graph or "")
-        seconds = [
+        graphs, eagers = (
             layers * self.number(key, "per_layer_s")
             + moe_layers * self.number(key, "per_moe_layer_s")
             + normed_layers * self.number(key, "per_normed_layer_s")
             + self.number(key, "per_step_s")
             for key in keys
-        ]
-        sequences = [self.number(key, "per_sequence_s") for key in keys]
+        )
+        by_graph, by_eager = (self.number(key, "per_sequence_s") for key in keys)
         multiple = self.calibration.operators[graph].number("graph_multiple") if graph else 1.0
-        return Overheads(*seconds, *sequences, int(multiple), *keys)
+        return Overheads(graphs, eagers, by_graph, by_eager, int(multiple), *keys)
 
 
 def _twin(suffix: str) -> str:
