@@ -88,7 +88,7 @@ def command(
 
 
 def _report(name: str, fits: list[OperatorFit]) -> str:
-    header = ["operator", "form", "rows", "excluded", "median", "mean", "p90", "bias", "median of all rows"]
+    header = ["operator", "form", "rows", "excluded", "median", "mean", "p90", "bias", "like a server's", "all rows"]
     rows = [
         [
             fit.operator,
@@ -99,6 +99,7 @@ def _report(name: str, fits: list[OperatorFit]) -> str:
             percent(fit.errors.mean),
             percent(fit.errors.p90),
             f"{fit.errors.bias * 100:+.1f} %",
+            percent(fit.errors_served.median) if fit.errors_served else "",
             percent(fit.errors_all.median),
         ]
         for fit in fits
@@ -142,6 +143,7 @@ def _summary(fit: OperatorFit) -> dict[str, Any]:
         "rows": fit.rows_kept,
         "excluded": fit.excluded,
         "held_out": dataclasses.asdict(fit.errors),
+        "held_out_like_a_servers": dataclasses.asdict(fit.errors_served) if fit.errors_served else None,
         "held_out_all_rows": dataclasses.asdict(fit.errors_all),
         "parameters": fit.result.values,
         "standard_errors": fit.result.standard_errors,

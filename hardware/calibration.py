@@ -67,6 +67,7 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "saturation_s": (0.0, 0.0, 1.0),
         "saturation_tokens": (1.0, 1.0, 1e6),
         "sharpness": (1.0, 1.0, math.inf),
+        "wave_s": (0.0, 0.0, 1e-2),
     },
     "decode_blocks": {
         "bandwidth_efficiency": (1.0, 0.0, 1.0),
@@ -126,7 +127,7 @@ fitted: CUTLASS on Hopper pairs tiles of 128 rows, and its matrix instruction ta
 the longest tile: tile_rows queries over all their keys on one multiprocessor). Bytes are those of smooth_max(n, tile_rows/2, 4) tokens
 per chunk, the least that a tile works on; one half and four are set, not fitted.
 ``decode_split``: launch_s + saturation_s·c/(c + saturation_tokens) + the K and V bytes of smooth_max(c, padding_tokens, sharpness) tokens
-per sequence, c the mean context; sharpness 1 adds the two.
+per sequence, c the mean context; sharpness 1 adds the two. Bytes take wave_s at least, the time of one wave of blocks.
 ``decode_blocks``: FlashAttention-2. launch_s + extra_launch_s for each further kernel + max(K and V bytes of max(c, padding_tokens) tokens
 per sequence, block). Where query heads share KV heads, queries of several sequences and KV heads are rearranged by one more kernel, and
 contexts beyond one block of 2¹⁴/d_h keys (set, not fitted: the kernel's) are split and joined by another. Where they do not, the context

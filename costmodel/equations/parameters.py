@@ -75,12 +75,14 @@ class DecodeSplit:
         saturation: t1, extra time of a kernel at long context [s].
         saturation_tokens: c1, context at which half of it is reached.
         sharpness: p of the smooth maximum of padding and context; 1 adds them.
+        wave: time that the bytes of one layer take at least [s].
     """
 
     padding_tokens: Value
     saturation: Value
     saturation_tokens: Value
     sharpness: Value = 1
+    wave: Value = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,7 +242,7 @@ class CalibratedRates:
         key = rate.calibrated_by
         form = self.calibration.operators[key].form if key else ""
         if form == "decode_split":
-            names = ("padding_tokens", "saturation_s", "saturation_tokens", "sharpness")
+            names = ("padding_tokens", "saturation_s", "saturation_tokens", "sharpness", "wave_s")
             return DecodeSplit(*(self.number(key, name) for name in names))
         if form != "decode_blocks":
             return None

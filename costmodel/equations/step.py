@@ -286,6 +286,8 @@ def _decode_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
         seconds = maximum(maximum(compute, memory), split.per_key * beyond) + fixed
         return OperatorTime(name, "attention", flops, moved, seconds, compute, memory, fixed, rate.calibrated_by)
     memory = smooth_max(moved, least, split.sharpness) / (rate.bandwidth_efficiency * rate.bandwidth)
+    if not is_zero(split.wave):
+        memory = maximum(memory, split.wave * launches)
     # t1·c/(c + c1) with the mean context c = C_w/D, written so that it is zero without sequences.
     saturating = launches * split.saturation * read / (read + split.saturation_tokens * maximum(work.decodes, 1))
     fixed = rate.launch * launches + saturating

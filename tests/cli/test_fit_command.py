@@ -17,7 +17,9 @@ from tests.cli.runner import document, parse, printed, refusal, run, script
 
 MEASURED = importlib.util.find_spec("aiconfigurator_core") is not None
 silicon = pytest.mark.skipif(not MEASURED, reason="needs aiconfigurator-core (extra silicon)")
-KERNELS = ["gemm.bf16", "gemm.fp8", "prefill_attention.bf16", "decode_attention.bf16", "all_reduce"]
+HEADS = ["bf16", "kv-fp8", "bf16.d64", "bf16.d64.w128", "bf16.d256", "kv-fp8.d64", "kv-fp8.d64.w128"]
+ATTENTION = [f"{phase}_attention.{heads}" for heads in HEADS for phase in ("prefill", "decode")]
+KERNELS = ["gemm.bf16", "gemm.fp8", *ATTENTION, "all_reduce"]
 
 
 @pytest.fixture
@@ -129,6 +131,7 @@ def test_the_document_is_what_the_report_shows(own_folder: Path) -> None:
         cells += [percent(item["held_out"][name]) for name in ("median", "mean", "p90")]
         assert [cell for cell in cells if cell not in row] == []
         assert percent(item["held_out_all_rows"]["median"]) in row
+        assert (item["held_out_like_a_servers"] is None) is (item["operator"] == "all_reduce")
         assert 0 < item["held_out"]["median"] <= item["held_out"]["p90"] < 1
         assert item["standard_errors"].keys() <= item["parameters"].keys()
         for name in item["parameters"]:

@@ -18,6 +18,7 @@ from costmodel.validation.fitting.models import (
     decode_model,
     gemm_model,
     prefill_model,
+    without,
 )
 
 F, W, SM, LINK = 989e12, 3.35e12, 132.0, 450e9
@@ -59,6 +60,43 @@ CASES: dict[str, Case] = {
         READS,
         {"bandwidth_efficiency": 0.9, "launch_s": 1.1e-5, "padding_tokens": 150.0, "saturation_s": 8e-6, "saturation_tokens": 3000.0},
     ),
+    "gemm_split with a last wave": (
+        lambda free: gemm_model("gemm.bf16", "gemm_split", free, F, W, 2.0),
+        MATRICES,
+        {"compute_efficiency": 0.9, "bandwidth_efficiency": 0.75, "launch_s": 3.2e-6, "sharpness": 2.6, "ramp_inputs": 80.0,
+         "wave_s": 2e-5},
+    ),
+    "gemm_quant_tiled": (
+        lambda free: gemm_model("gemm.fp8", "gemm_quant_tiled", free, 2 * F, W, 1.0),
+        MATRICES,
+        {"compute_efficiency": 0.58, "bandwidth_efficiency": 0.83, "launch_s": 6.6e-6, "quantise_efficiency": 0.43, "depth_s": 2.6e-9},
+    ),
+    "prefill_tile in a window": (
+        lambda free: prefill_model("prefill_attention.bf16.d128.w128", "prefill_tile", free, F, W, SM, 2.0, 128),
+        PROMPTS,
+        {"compute_efficiency": 0.4, "bandwidth_efficiency": 0.5, "launch_s": 1.2e-5, "sharpness": 2.0, "tile_rows": 90.0, "kv_passes": 1.6},
+    ),
+    "decode_split with hidden padding": (
+        lambda free: decode_model("decode_attention.bf16", "decode_split", free, F, W, 2.0),
+        READS,
+        {"bandwidth_efficiency": 0.9, "launch_s": 1.1e-5, "padding_tokens": 150.0, "saturation_s": 8e-6, "saturation_tokens": 3000.0,
+         "sharpness": 2.0},
+    ),
+    "decode_split in a window": (
+        lambda free: decode_model("decode_attention.kv-fp8.d64.w128", "decode_split", free, F, W, 1.0),
+        {**READS, "read": np.full(ROWS, 128.0)},
+        {"bandwidth_efficiency": 0.3, "launch_s": 1e-5, "wave_s": 3e-6},
+    ),
+    "decode_blocks": (
+        lambda free: decode_model("decode_attention.bf16", "decode_blocks", free, F, W, 2.0),
+        {**READS, "heads": READS["kv_heads"] * GENERATOR.choice([1.0, 4.0], ROWS)},
+        {"bandwidth_efficiency": 0.8, "launch_s": 1.2e-5, "padding_tokens": 110.0, "extra_launch_s": 5.8e-6, "key_s": 2.3e-8},
+    ),
+    "link_switch with another library": (
+        lambda free: all_reduce_model("link_switch", free, LINK),
+        MESSAGES,
+        {"latency_s": 4e-6, "latency_per_log2_s": 4e-7, "bandwidth_efficiency": 0.64, "two_shot_s": 3.7e-6, "large_s": 2e-5},
+    ),
     "link_switch": (
         lambda free: all_reduce_model("link_switch", free, LINK),
         MESSAGES,
@@ -92,6 +130,26 @@ def test_the_jacobian_is_exact(form: str) -> None:
         below = evaluator.seconds({**truth, name: truth[name] - step}, data)
         scale = evaluator.seconds(truth, data) / truth[name]
         assert np.max(np.abs((above - below) / (2 * step) - slopes[:, column]) / scale) < 1e-5
+
+
+def test_a_model_without_a_parameter_is_that_of_zero() -> None:
+    build, data, truth = CASES["gemm_split with a last wave"]
+    whole = build(tuple(truth))
+    part = without(whole, {"wave_s"})
+    assert part.parameters == tuple(name for name in truth if name != "wave_s")
+    values = {name: value for name, value in truth.items() if name != "wave_s"}
+    expected = Evaluator(whole).seconds({**truth, "wave_s": 0.0}, data)
+    assert Evaluator(part).seconds(values, data) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("form", CASES)
+def test_fits_are_what_a_deployment_takes(form: str) -> None:
+    # The same operator as a number, not as a formula compiled for arrays: first row of the data.
+    build, data, truth = CASES[form]
+    model = build(tuple(truth))
+    row = {name: float(column[0]) for name, column in data.items()}
+    found = float(model.expression.subs({item: (truth | row)[str(item)] for item in model.expression.free_symbols}))
+    assert found == pytest.approx(float(Evaluator(model).seconds(truth, data)[0]), rel=1e-9)
 
 
 def test_what_the_data_do_not_determine_is_said() -> None:

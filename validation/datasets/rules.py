@@ -213,6 +213,11 @@ def decode_rules(gpu: str) -> tuple[Rule[DecodeTable], ...]:
     return (
         Rule("second kernel", _KERNEL_REASON, lambda table: chosen_kernel(table, table.context)),
         Rule(
+            "windows not full",
+            "A window that the context does not fill is served by the same kernel in less time, for the first tokens of an answer only.",
+            lambda table: ~np.isfinite(table.window) | (table.context >= table.window),
+        ),
+        Rule(
             "KV cache in L2",
             "The kernel is repeated on the same KV cache: below the size of L2 it is read from there, which no server sees; "
             "below a sixteenth of it the launch dominates, and where the bytes come from does not matter.",

@@ -17,9 +17,10 @@ FEWEST_ROWS = 50
 
 PREFILL_TILE = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "tile_rows", "kv_passes")
 DECODE_SPLIT = ("bandwidth_efficiency", "launch_s", "padding_tokens", "saturation_s", "saturation_tokens", "sharpness")
-DECODE_WINDOW = ("bandwidth_efficiency", "launch_s", "padding_tokens", "sharpness")
-"""In a short window nothing is split, and nothing saturates."""
+DECODE_WINDOW = ("bandwidth_efficiency", "launch_s", "wave_s")
+"""In a full window every sequence reads the same tokens: nothing is padded or split, and nothing saturates."""
 DECODE_BLOCKS = ("bandwidth_efficiency", "launch_s", "padding_tokens", "extra_launch_s", "key_s")
+DECODE_BLOCKS_WINDOW = ("bandwidth_efficiency", "launch_s", "extra_launch_s")
 
 FLASH_ATTENTION_2: Final = ("vllm_flash_attn", "vllm_flash_attn_fa2")
 """FlashAttention-2, which vLLM takes before Hopper: its decode kernel has a form of its own."""
@@ -82,11 +83,9 @@ def read_kind(read: Callable[..., Any], gpu: str, engine: str, kind: Kind) -> An
 
 def decode_form(table: DecodeTable, kind: Kind) -> tuple[str, tuple[str, ...]]:
     """Return the form of decode attention and its free parameters, by the kernel that was measured."""
-    if kind.window is not None:
-        return "decode_split", DECODE_WINDOW
     if set(table.kernels.tolist()) <= set(FLASH_ATTENTION_2):
-        return "decode_blocks", DECODE_BLOCKS
-    return "decode_split", DECODE_SPLIT
+        return "decode_blocks", DECODE_BLOCKS if kind.window is None else DECODE_BLOCKS_WINDOW
+    return "decode_split", DECODE_SPLIT if kind.window is None else DECODE_WINDOW
 
 
 def read_prefill(gpu: str, engine: str, kind: Kind) -> Any:
