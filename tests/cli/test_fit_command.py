@@ -17,7 +17,10 @@ from tests.cli.runner import document, parse, printed, refusal, run, script
 
 MEASURED = importlib.util.find_spec("aiconfigurator_core") is not None
 silicon = pytest.mark.skipif(not MEASURED, reason="needs aiconfigurator-core (extra silicon)")
-KERNELS = ["gemm.bf16", "gemm.fp8", "prefill_attention.bf16", "decode_attention.bf16", "all_reduce"]
+KERNELS = [
+    *("gemm.bf16", "gemm.fp8", "gemm.fp8-block", "experts.bf16", "experts.fp8", "experts.fp8-block", "experts.mxfp4"),
+    *("prefill_attention.bf16", "decode_attention.bf16", "all_reduce"),
+]
 
 
 @pytest.fixture

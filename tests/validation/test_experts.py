@@ -95,11 +95,11 @@ def table(**columns: list[float]) -> MoeTable:
     [
         ("not gated", {"hidden": [2688.0], "width": [1856.0], "top_k": [6.0]}),
         ("groups first", {"hidden": [7168.0], "width": [2048.0], "experts": [256.0]}),
-        ("narrow", {"tensor_parallel": [8.0]}),
-        ("narrow", {"width": [8192.0], "tensor_parallel": [16.0]}),
+        ("narrow experts", {"tensor_parallel": [8.0]}),
+        ("narrow experts", {"width": [8192.0], "tensor_parallel": [16.0]}),
         ("balanced", {"skew": [0.0]}),
         ("few tokens", {"tokens": [16.0]}),
-        ("weights in L2", {"tokens": [1.0], "tensor_parallel": [4.0], "seconds": [1e-5]}),
+        ("experts in L2", {"tokens": [1.0], "tensor_parallel": [4.0], "seconds": [1e-5]}),
         ("below floor", {"seconds": [1e-6]}),
     ],
 )

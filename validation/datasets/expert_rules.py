@@ -81,7 +81,7 @@ def expert_rules(gpu: str) -> tuple[Rule[MoeTable], ...]:
         Rule("not gated", "Experts of two matrices are another operator; few models have them.", gated),
         Rule("groups first", "A router that chooses groups of experts first leaves more of them idle.", free),
         Rule(
-            "narrow",
+            "narrow experts",
             "Experts of more than 8 slices, or under 128 wide per GPU: models are not cut so thin.",
             lambda table: (table.tensor_parallel <= MOST_GPUS) & (table.width / table.tensor_parallel >= NARROWEST),
         ),
@@ -97,7 +97,7 @@ def expert_rules(gpu: str) -> tuple[Rule[MoeTable], ...]:
             lambda table: (table.tokens == 1) | (table.tokens * table.top_k > table.experts),
         ),
         Rule(
-            "weights in L2",
+            "experts in L2",
             "The call is repeated on the same experts: below the size of L2 they are read from there, which no server sees. "
             "Where memory would take under 30 % of the time, it does not matter.",
             cold_or_launch,
