@@ -19,7 +19,10 @@ MEASURED = importlib.util.find_spec("aiconfigurator_core") is not None
 silicon = pytest.mark.skipif(not MEASURED, reason="needs aiconfigurator-core (extra silicon)")
 HEADS = ["bf16", "kv-fp8", "bf16.d64", "bf16.d64.w128", "bf16.d256", "kv-fp8.d64", "kv-fp8.d64.w128"]
 ATTENTION = [f"{phase}_attention.{heads}" for heads in HEADS for phase in ("prefill", "decode")]
-KERNELS = ["gemm.bf16", "gemm.fp8", *ATTENTION, "all_reduce"]
+KERNELS = [
+    *("gemm.bf16", "gemm.fp8", "gemm.fp8-block", "experts.bf16", "experts.fp8", "experts.fp8-block", "experts.mxfp4"),
+    *(*ATTENTION, "all_reduce"),
+]
 
 
 @pytest.fixture

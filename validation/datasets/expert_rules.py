@@ -20,7 +20,7 @@ GROUP_LIMITED: Final = ((7168, 256, 8),)
 NARROWEST: Final = 128
 """Least width of an expert on one GPU."""
 
-SMALL_SHARE: Final = 0.2
+SMALL_SHARE: Final = 0.3
 """Share of a call's time that reading its experts from memory would take, below which it does not matter where they come from."""
 
 MOST_GPUS: Final = 8
@@ -81,7 +81,7 @@ def expert_rules(gpu: str) -> tuple[Rule[MoeTable], ...]:
         Rule("not gated", "Experts of two matrices are another operator; few models have them.", gated),
         Rule("groups first", "A router that chooses groups of experts first leaves more of them idle.", free),
         Rule(
-            "narrow",
+            "narrow experts",
             "Experts of more than 8 slices, or under 128 wide per GPU: models are not cut so thin.",
             lambda table: (table.tensor_parallel <= MOST_GPUS) & (table.width / table.tensor_parallel >= NARROWEST),
         ),
@@ -91,9 +91,15 @@ def expert_rules(gpu: str) -> tuple[Rule[MoeTable], ...]:
             lambda table: table.skew > 0,
         ),
         Rule(
-            "weights in L2",
+            "few tokens",
+            "With no more choices than experts the collector hardly gives two to one expert: more are touched than by chance. One "
+            "token is as in a server.",
+            lambda table: (table.tokens == 1) | (table.tokens * table.top_k > table.experts),
+        ),
+        Rule(
+            "experts in L2",
             "The call is repeated on the same experts: below the size of L2 they are read from there, which no server sees. "
-            "Where memory would take under a fifth of the time, it does not matter.",
+            "Where memory would take under 30 % of the time, it does not matter.",
             cold_or_launch,
         ),
         Rule(

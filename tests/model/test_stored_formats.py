@@ -1,0 +1,80 @@
+"""An entry for the stored format of weights goes first; one that was fitted on another format is named in a warning."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat, format_name
+from costmodel.building import build_parameters
+from costmodel.deployment import deploy
+from costmodel.equations.rates import CalibratedRates
+from costmodel.prediction import predict
+from costmodel.validation.datasets.formats import QUANTISATIONS
+from tests.model.samples import form
+from tests.strategies import calibration_of
+
+
+@pytest.mark.parametrize("name", [name for name in QUANTISATIONS if name != "fp16"])
+def test_names_are_those_of_measured_kernels(name: str) -> None:
+    kind = QUANTISATIONS[name]
+    assert format_name(kind.weights, kind.compute) == name
+
+
+def test_names_of_what_was_not_measured() -> None:
+    assert format_name(PLAIN_FORMATS["fp8"], "bf16") == "fp8-weights"
+    assert format_name(PLAIN_FORMATS["nvfp4"], "bf16") == "nvfp4-weights"
+    assert format_name(PLAIN_FORMATS["mxfp4"], "fp16") == "mxfp4"
+    assert format_name(WeightFormat("fp8", group_size=64 * 64, scale_bits=32), "fp8") == "fp8-block"
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "dtype", "stored"),
+    [
+        ("gpt-oss-120b", "h200", None, "mxfp4"),
+        ("gpt-oss-120b", "b200", None, "mxfp4-fp8"),
+        ("MiniMax-M2", "h200", None, "fp8-block"),
+        ("Qwen3-235B-A22B", "h200", "fp8-block", "fp8-block"),
+        ("Qwen3-235B-A22B", "h200", "fp8", "fp8"),
+        ("Qwen3-235B-A22B", "b200", "nvfp4", "nvfp4"),
+        ("Qwen3-235B-A22B", "h200", None, "bf16"),
+        ("Qwen3-235B-A22B", "a100", "fp8", "fp8-weights"),
+    ],
+)
+def test_experts_of_a_deployment(model: str, gpu: str, dtype: str | None, stored: str) -> None:
+    deployment = deploy(model, gpu, tp=8, dtype=dtype)
+    fmt = deployment.architecture.kinds[-1].formats.experts
+    assert format_name(fmt, deployment.compute_dtype_of(fmt)) == stored
+
+
+def calibrated_by(*names: str) -> tuple[set[str], list[str]]:
+    """Return the keys that a MiniMax-M2 step on H200 uses of a calibration with these entries, and what it borrowed."""
+    rates = CalibratedRates(calibration_of({name: form("smooth_roofline") for name in names}))
+    parameters = build_parameters(deploy("MiniMax-M2", "h200", tp=8), rates)
+    kernels = [kernel for kernel in (*parameters.gemms, *parameters.experts) if kernel.name.startswith("experts.")]
+    return {kernel.rate.calibrated_by for kernel in kernels}, rates.borrowed
+
+
+@pytest.mark.parametrize(
+    "order",
+    ["experts.fp8-block", "experts.fp8", "experts", "gemm.fp8-block", "gemm.fp8", "gemm"],
+)
+def test_the_closest_entry_is_taken(order: str) -> None:
+    names = ["experts.fp8-block", "experts.fp8", "experts", "gemm.fp8-block", "gemm.fp8", "gemm"]
+    there = names[names.index(order) :]
+    keys, borrowed = calibrated_by(*there)
+    assert keys == {order}
+    # Only the entries of plain fp8 were fitted on another format; general ones say nothing of formats.
+    assert any(note.startswith("experts of fp8-block") for note in borrowed) == order.endswith(".fp8")
+
+
+def test_entries_of_fp4_were_fitted_on_nvfp4() -> None:
+    rates = CalibratedRates(calibration_of({"gemm.fp4": form("smooth_roofline")}))
+    parameters = build_parameters(deploy("Qwen3-32B", "b200", dtype="nvfp4"), rates)
+    assert "gemm.fp4" in {gemm.rate.calibrated_by for gemm in parameters.gemms}
+    assert rates.borrowed == []
+
+
+def test_a_borrowed_entry_is_named_in_the_warnings() -> None:
+    fitted = calibration_of({"gemm.bf16": form("smooth_roofline")}, gpu="h200")
+    warnings = predict(model="gpt-oss-120b", gpu="h200", calibration=fitted).warnings
+    assert any("experts of mxfp4 weights at the rates of gemm.bf16" in text for text in warnings)
