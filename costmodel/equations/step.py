@@ -11,12 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
+from costmodel.equations.mixed_attention import mixed_seconds
 from costmodel.equations.numerics import Value, ceil, is_zero, maximum, minimum, smooth_max, total
 from costmodel.equations.parameters import (
     AttentionKernel,
     DecodeBlocks,
     ExpertGemm,
     GroupedExperts,
+    MixedTiles,
     OperatorGroup,
     Parameters,
     Rate,
@@ -121,6 +123,8 @@ def step_operators(parameters: Parameters, work: Work) -> list[OperatorTime[Any]
     operators += [_transfer(transfer, tokens) for transfer in parameters.transfers]
     if (elementwise := parameters.elementwise) is not None:
         moved = elementwise.bytes_per_token * tokens
+        if not is_zero(elementwise.cached_tokens):
+            moved = moved * tokens / (tokens + elementwise.cached_tokens)
         seconds, fixed = moved / elementwise.bandwidth, elementwise.launch
         operators.append(
             OperatorTime(
@@ -231,6 +235,8 @@ def _grouped_experts(expert: ExpertGemm, grouped: GroupedExperts, tokens: Value)
 def _attention(kernel: AttentionKernel, work: Work) -> list[OperatorTime[Any]]:
     """Prefill and decode attention of the layers of one window; a kernel that serves nothing is left out where that is known."""
     operators = []
+    if kernel.mixed_tiles is not None and not is_zero(work.prefills):
+        return _mixed_attention(kernel, kernel.mixed_tiles, work)
     if not is_zero(work.prefills):
         operators.append(_prefill_attention(kernel, work))
     if not is_zero(work.decodes):
@@ -260,6 +266,30 @@ def _prefill_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]
     fixed = rate.launch * launches
     seconds = smooth_max(compute + memory, longest, rate.sharpness) + fixed
     return OperatorTime(name, "attention", flops, moved, seconds, compute, memory, fixed, rate.calibrated_by)
+
+
+def _mixed_attention(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> list[OperatorTime[Any]]:
+    """One kernel of tiles, told apart: what the chunks take alone, and what the decoding sequences add to it.
+
+    Where arrays or symbols leave open whether a step has prefill, a step without runs its decode attention as always.
+    """
+    rate, window, mixed = kernel.prefill_rate, kernel.window, minimum(work.prefills, 1)
+    alone, added = mixed_seconds(kernel, tiles, work)
+    flops, moved = kernel.flops_per_pair * work.pairs[window], kernel.kv_bytes_per_token * work.prefill_kv[window]
+    compute, memory = flops / (rate.compute_efficiency * rate.peak), moved / (rate.bandwidth_efficiency * rate.bandwidth)
+    fixed, key = rate.launch * kernel.count * mixed, rate.calibrated_by
+    name = "prefill_attention" + kernel.suffix
+    operators = [OperatorTime(name, "attention", flops, moved, alone + fixed, compute, memory, fixed, key)]
+    if not is_zero(work.decodes):
+        pure, seconds = _decode_attention(kernel, work), added
+        if not is_zero(1 - mixed):
+            seconds = mixed * added + (1 - mixed) * pure.seconds
+        compute = pure.flops / (rate.compute_efficiency * rate.peak)
+        memory = pure.bytes / (rate.bandwidth_efficiency * rate.bandwidth)
+        operators.append(
+            OperatorTime(pure.name, "attention", pure.flops, pure.bytes, seconds, compute, memory, 0, key)
+        )
+    return operators
 
 
 def _decode_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
