@@ -254,6 +254,8 @@ class Provenance(Frozen):
     date: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
     command: str = Field(min_length=3)
     versions: dict[str, str] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
+    """SHA-256 of each file of measurements, by its name."""
 
 
 class Calibration(Frozen):

@@ -1,4 +1,4 @@
-"""Attention of a step with prefill as one kernel of tiles, the form ``mixed_tiles``: chunks and decoding sequences share the multiprocessors.
+"""Attention of a step with prefill as one kernel of tiles, the form ``mixed_tiles``: chunks and decoding sequences share the GPU.
 
 A tile is ``T`` query rows of one head over all their keys; a multiprocessor works at one tile at a time. A decoding sequence beside a
 prefill chunk takes a whole tile per query head, though one row of it is used. This is how FlashAttention 2 runs a mixed batch on
@@ -7,13 +7,34 @@ an RTX 4090, where it was measured; kernels of newer parts do it differently.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from costmodel.equations.numerics import Value, maximum, minimum
 from costmodel.equations.parameters import AttentionKernel, MixedTiles
 from costmodel.equations.work import Work, attended_pairs
 
 
-def mixed_seconds(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> tuple[Value, Value]:
-    """Return the seconds of the chunks alone, and those that the decoding sequences add to them; launches are in neither [s].
+class MixedSeconds(NamedTuple):
+    """Seconds of the parts of one kernel, its launch left out [s].
+
+    Attributes:
+        chunks: of the prefill chunks alone.
+        compute, memory: of their products, and of reading their K and V.
+        added: what the decoding sequences add to the chunks.
+        tiles, serving, reading: of their tiles beside the keys, of the keys, and of reading their K and V.
+    """
+
+    chunks: Value
+    compute: Value
+    memory: Value
+    added: Value
+    tiles: Value
+    serving: Value
+    reading: Value
+
+
+def mixed_seconds(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> MixedSeconds:
+    """Return the seconds of the chunks alone, and those that the decoding sequences add to them.
 
     With τ the time of one key of a tile, u = h·max(q/T, 1)/SM waves of tiles of a chunk whose mean query sees ā keys:
 
@@ -60,4 +81,5 @@ def mixed_seconds(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> tup
     reading = kernel.kv_bytes_per_token * read / (rate.bandwidth_efficiency * rate.bandwidth)
     serving = maximum(per_key * tiles.heads_per_unit * read, kernel.flops_per_kv_token * read / rate.peak)
     added = (beside - alone) + tile_time + maximum(serving, reading)
-    return alone, maximum(added, per_key * read / maximum(work.decodes, 1) - alone)
+    added = maximum(added, per_key * read / maximum(work.decodes, 1) - alone)
+    return MixedSeconds(alone, compute, memory, added, tile_time, serving, reading)

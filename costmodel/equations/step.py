@@ -3,7 +3,8 @@
 Overlap: within one kernel, arithmetic and memory traffic overlap: the kernel lasts as long as the slower of the two
 (``max`` on the roofline rung, a smooth maximum on the calibrated one). Add: kernels of one step run one after the other on a
 GPU, so their times add; so do communication and overheads. Prefill attention and decode attention of a mixed step are separate
-kernels and add. Pipeline stages follow one another for one token, so they add as well.
+kernels and add, unless a calibration says that they are one (``mixed_tiles``). Pipeline stages follow one another for one token, so
+they add as well.
 """
 
 from __future__ import annotations
@@ -273,21 +274,25 @@ def _mixed_attention(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> 
 
     Where arrays or symbols leave open whether a step has prefill, a step without runs its decode attention as always.
     """
-    rate, window, mixed = kernel.prefill_rate, kernel.window, minimum(work.prefills, 1)
-    alone, added = mixed_seconds(kernel, tiles, work)
-    flops, moved = kernel.flops_per_pair * work.pairs[window], kernel.kv_bytes_per_token * work.prefill_kv[window]
-    compute, memory = flops / (rate.compute_efficiency * rate.peak), moved / (rate.bandwidth_efficiency * rate.bandwidth)
+    name, rate, mixed = "prefill_attention" + kernel.suffix, kernel.prefill_rate, minimum(work.prefills, 1)
+    time = mixed_seconds(kernel, tiles, work)
+    flops = kernel.flops_per_pair * work.pairs[kernel.window]
+    moved = kernel.kv_bytes_per_token * work.prefill_kv[kernel.window]
     fixed, key = rate.launch * kernel.count * mixed, rate.calibrated_by
-    name = "prefill_attention" + kernel.suffix
-    operators = [OperatorTime(name, "attention", flops, moved, alone + fixed, compute, memory, fixed, key)]
+    seconds = time.chunks + fixed
+    operators = [OperatorTime(name, "attention", flops, moved, seconds, time.compute, time.memory, fixed, key)]
     if not is_zero(work.decodes):
-        pure, seconds = _decode_attention(kernel, work), added
+        decode = _decode_attention(kernel, work)
+        seconds, fixed = time.added, time.tiles
         if not is_zero(1 - mixed):
-            seconds = mixed * added + (1 - mixed) * pure.seconds
-        compute = pure.flops / (rate.compute_efficiency * rate.peak)
-        memory = pure.bytes / (rate.bandwidth_efficiency * rate.bandwidth)
+            seconds, fixed = (
+                mixed * seconds + (1 - mixed) * decode.seconds,
+                mixed * fixed + (1 - mixed) * decode.fixed_s,
+            )
         operators.append(
-            OperatorTime(pure.name, "attention", pure.flops, pure.bytes, seconds, compute, memory, 0, key)
+            decode._replace(
+                seconds=seconds, compute_s=time.serving, memory_s=time.reading, fixed_s=fixed, calibrated_by=key
+            )
         )
     return operators
 

@@ -80,7 +80,12 @@ ENTRIES = (
     Entry("t_k", "t_k", "s", "time per input of a kernel that does not split its depth, fitted"),
     Entry("T_q", "T_q", "rows", "query rows of an attention tile, fitted"),
     Entry("omega", r"\omega", "–", "times that prefill attention reads K and V, fitted"),
-    Entry("t_t", "t_t", "s", "time of a decoding sequence's attention tile beside its keys, in a step with prefill, fitted"),
+    Entry(
+        "t_t",
+        "t_t",
+        "s",
+        "time of a decoding sequence's attention tile beside its keys, in a step with prefill, fitted",
+    ),
     Entry("t_e", "t_e", "s", "time of an attention tile without rows, fitted"),
     Entry("r", "r", "tokens", "KV tokens that decode attention reads in vain per sequence, fitted"),
     Entry("t_1", "t_1", "s", "time that decode attention takes more at long context, fitted"),

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from costmodel.architecture.types import Architecture
+from costmodel.building import build_parameters
 from costmodel.deployment import deploy
+from costmodel.equations.rates import CalibratedRates
 from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import unknown_name
 from costmodel.validation.datasets.rtx4090 import GPU, LayerTable, MixedTable, Rtx4090, RunSettings
 from costmodel.validation.datasets.rules import FLOOR, Rule, apply_rules
 from costmodel.validation.datasets.tables import Column, Mask
-from costmodel.validation.fitting.holdout import Errors, errors_of, held_out
+from costmodel.validation.fitting.calibrate import layer_calibration
+from costmodel.validation.fitting.holdout import Errors, errors_of, errors_where, held_out
 from costmodel.validation.fitting.kernels import OperatorFit
 from costmodel.validation.fitting.least_squares import Array, Evaluator, fit_kernel
 from costmodel.validation.fitting.models import (
@@ -29,6 +32,7 @@ from costmodel.validation.fitting.models import (
     gemm_model,
     mixed_model,
 )
+from costmodel.validation.fitting.served_run import fit_decode_overhead
 
 MODEL: Final = "Llama-3.1-8B"
 """The model whose layers were measured."""
@@ -38,25 +42,13 @@ LM_HEAD: Final = ("bandwidth_efficiency", "sharpness")
 ELEMENTWISE: Final = ("passes", "launch_s", "cached_bytes")
 MIXED: Final = ("compute_efficiency", "launch_s", "tile_s", "empty_tile_s")
 """Fitted of ``mixed_tiles``; tiles of 64 rows are the kernel's, set by hand and counted as a parameter in the docs."""
-DECODE: Final = ("bandwidth_efficiency", "launch_s", "padding_tokens")
-"""Fitted of ``decode_split``; its saturation fits to nothing here."""
+DECODE: Final = ("bandwidth_efficiency", "launch_s", "padding_tokens", "extra_launch_s")
+"""Fitted of ``decode_blocks``; heads are shared here, so nothing depends on the other parameter."""
 KERNELS_PER_LAYER: Final = {"layernorm": 2, "rotary_emb": 1, "act_fn": 1}
 """Elementwise kernels that a layer calls, and how often."""
-SERVING: Final = {"chunk": 128, "decodes": 8, "context": 128}
-"""Least chunk, decoding sequences and context of a mixed step that a loaded server would run; the prompt may have nothing cached."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Errors on held-out shapes of what adds up from, or is a part of, an operator's rows.
-
-    Attributes:
-        name: what is looked at.
-        errors: by fits that did not see these shapes.
-    """
-
-    name: str
-    errors: Errors
+SERVED_DECODES: Final = 8
+SERVED_TOKENS: Final = 128
+"""Steps like those of a loaded server have at least so many decoding sequences, and chunks and contexts of so many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +62,14 @@ class _Rows:
     excluded: dict[str, int]
     groups: tuple[str, ...]
     ranges: dict[str, Array]
+    served: Mask | None = None
+    """Rows like those of a loaded server; None where all are."""
 
 
 def fit_rtx4090(
     data: Rtx4090, off: Iterable[str] = (), seed: int = 0
-) -> Iterator[tuple[OperatorFit, tuple[Check, ...]]]:
-    """Fit every operator of the folder, each with checks on held-out shapes.
+) -> Iterator[tuple[OperatorFit, dict[str, Errors]]]:
+    """Fit every operator of the folder, the overhead of decode steps last, each with errors on held-out shapes of its parts or sums.
 
     Args:
         data: the folder.
@@ -91,14 +85,19 @@ def fit_rtx4090(
         if name not in known:
             raise unknown_name("rule", name, known, "known: " + ", ".join(known))
     architecture = deploy(MODEL, GPU).architecture
+    fits, version = [], f"vLLM {data.settings.vllm_version}"
     for rows, checks in (
         (_matrices(data.dense, architecture), _layer_sum),
         (_lm_head(data.per_sequence, architecture), _no_checks),
         (_elementwise(data.dense, architecture), _no_checks),
         (_attention(data, architecture, skipped, mixed=True), _mixed_checks),
-        (_attention(data, architecture, skipped, mixed=False), _decode_checks),
+        (_attention(data, architecture, skipped, mixed=False), _no_checks),
     ):
-        yield _fit(rows, checks, seed, f"vLLM {data.settings.vllm_version}")
+        fit, parts = _fit(rows, checks, seed, version)
+        fits.append(fit)
+        yield fit, parts
+    kernels = CalibratedRates(layer_calibration(fits, {}, "being fitted"))
+    yield fit_decode_overhead(data.requests, build_parameters(deploy(MODEL, GPU), kernels), version), {}
 
 
 def attention_rules(settings: RunSettings) -> tuple[Rule[MixedTable], ...]:
@@ -133,8 +132,8 @@ def attention_rules(settings: RunSettings) -> tuple[Rule[MixedTable], ...]:
 
 
 def _fit(
-    rows: _Rows, checks: Callable[[_Rows, Array, Mask], tuple[Check, ...]], seed: int, version: str
-) -> tuple[OperatorFit, tuple[Check, ...]]:
+    rows: _Rows, checks: Callable[[_Rows, Array, Mask], dict[str, Errors]], seed: int, version: str
+) -> tuple[OperatorFit, dict[str, Errors]]:
     evaluator = Evaluator(rows.model)
     test = held_out([rows.data[name] for name in rows.groups], seed)
     kept = rows.kept
@@ -146,13 +145,17 @@ def _fit(
         form=rows.model.form,
         result=final,
         errors=errors_of(predicted[kept & test], rows.seconds[kept & test]),
+        errors_served=None if rows.served is None else errors_where(predicted, rows.seconds, kept & test & rows.served),
         errors_all=errors_of(predicted[test], rows.seconds[test]),
         ranges={name: (float(column.min()), float(column.max())) for name, column in rows.ranges.items()},
         rows_kept=int(kept.sum()),
         excluded=rows.excluded,
         version=version,
     )
-    return fit, checks(rows, predicted, test)
+    parts = checks(rows, predicted, test)
+    if fit.errors_served is not None:
+        parts[f"{fit.operator}, as on a loaded server"] = fit.errors_served
+    return fit, parts
 
 
 def _matrices(table: LayerTable, architecture: Architecture) -> _Rows:
@@ -194,12 +197,10 @@ def _elementwise(table: LayerTable, architecture: Architecture) -> _Rows:
     seconds = np.zeros(len(tokens))
     for name, calls in KERNELS_PER_LAYER.items():
         layer = table.layer(name)
-        order = {size: value for size, value in zip(layer.size.tolist(), layer.seconds.tolist(), strict=True)}
+        order = dict(zip(layer.size.tolist(), layer.seconds.tolist(), strict=True))
         seconds += calls * np.array([order[size] for size in tokens.tolist()])
     model = elementwise_model(ELEMENTWISE, part.memory_bandwidth.value, architecture.hidden)
-    return _Rows(
-        model, {"tokens": tokens}, seconds, np.ones(len(tokens), bool), {}, ("tokens",), {"tokens": tokens}
-    )
+    return _Rows(model, {"tokens": tokens}, seconds, np.ones(len(tokens), bool), {}, ("tokens",), {"tokens": tokens})
 
 
 def _attention(data: Rtx4090, architecture: Architecture, off: tuple[str, ...], *, mixed: bool) -> _Rows:
@@ -212,56 +213,45 @@ def _attention(data: Rtx4090, architecture: Architecture, off: tuple[str, ...], 
     rules = attention_rules(data.settings)
     left, excluded = apply_rules(table, rules, off)
     kept = np.logical_and.reduce([rule.keep(table) for rule in rules if rule.name not in off])
+    served = (table.decodes >= SERVED_DECODES) & (table.context >= SERVED_TOKENS)
+    if mixed:
+        served &= table.chunk >= SERVED_TOKENS
     read, prefilled = left.decodes * (left.context + 1), left.cached + left.chunk
     if not mixed:
-        model = decode_model("decode_attention.bf16", "decode_split", DECODE, peak, bandwidth, 2.0)
+        model = decode_model("decode_attention.bf16", "decode_blocks", DECODE, peak, bandwidth, 2.0)
         columns: dict[str, Column] = {"batch": table.decodes, "read": table.context + 1}
         for name, value in zip(("heads", "kv_heads", "head_dim"), heads, strict=True):
             columns[name] = np.full(len(table), float(value))
-        return _Rows(model, columns, table.seconds, kept, excluded, ("batch", "read"), {"kv_tokens": read})
+        return _Rows(model, columns, table.seconds, kept, excluded, ("batch", "read"), {"kv_tokens": read}, served)
     units = part.compute_units.value if part.compute_units else 1.0
     model = mixed_model("prefill_attention.bf16", MIXED, peak, bandwidth, units, 2.0, heads)
     columns = {
         "tokens": table.chunk, "cached": table.cached, "decodes": table.decodes, "context": table.context
     }  # fmt: skip
     covered = {"kv_tokens": np.concatenate([prefilled, read[read > 0]])}
-    return _Rows(model, columns, table.seconds, kept, excluded, ("tokens", "cached", "decodes"), covered)
+    return _Rows(model, columns, table.seconds, kept, excluded, ("tokens", "cached", "decodes"), covered, served)
 
 
-def _no_checks(_rows: _Rows, _predicted: Array, _test: Mask) -> tuple[Check, ...]:
-    return ()
+def _no_checks(_rows: _Rows, _predicted: Array, _test: Mask) -> dict[str, Errors]:
+    return {}
 
 
-def _layer_sum(rows: _Rows, predicted: Array, test: Mask) -> tuple[Check, ...]:
+def _layer_sum(rows: _Rows, predicted: Array, test: Mask) -> dict[str, Errors]:
     """Sum the four matrices of a layer at each token count that was held out."""
     tokens = rows.data["tokens"]
-    sums = [
-        (predicted[tokens == size].sum(), rows.seconds[tokens == size].sum()) for size in np.unique(tokens[test])
-    ]
-    return (Check("sum of a layer's GEMMs", errors_of(*(np.array(column) for column in zip(*sums, strict=True)))),)
+    sums = [(predicted[tokens == size].sum(), rows.seconds[tokens == size].sum()) for size in np.unique(tokens[test])]
+    return {"sum of a layer's GEMMs": errors_of(*(np.array(column) for column in zip(*sums, strict=True)))}
 
 
-def _mixed_checks(rows: _Rows, predicted: Array, test: Mask) -> tuple[Check, ...]:
-    """Tell prompts alone from mixed steps, and among these those that a loaded server runs."""
-    chunk, decodes, context = (rows.data[name] for name in ("tokens", "decodes", "context"))
-    serving = (chunk >= SERVING["chunk"]) & (decodes >= SERVING["decodes"]) & (context >= SERVING["context"])
-    parts: dict[str, Any] = {
-        "prefill attention alone": rows.kept & (decodes == 0),
-        "mixed attention": rows.kept & (decodes > 0),
-        "mixed attention, serving-like": rows.kept & serving,
-        "mixed attention, serving-like, prefix ≥ 128 or none": rows.kept
-        & serving
-        & ((rows.data["cached"] >= SERVING["context"]) | (rows.data["cached"] == 0)),
-        "mixed attention, all rows": decodes > 0,
+def _mixed_checks(rows: _Rows, predicted: Array, test: Mask) -> dict[str, Errors]:
+    """Tell prompts alone from mixed steps."""
+    decodes = rows.data["decodes"]
+    parts = {
+        "attention of prompts alone": rows.kept & (decodes == 0),
+        "attention of mixed steps": rows.kept & (decodes > 0),
+        "attention of mixed steps, all rows": decodes > 0,
     }
-    return tuple(
-        Check(name, errors_of(predicted[mask & test], rows.seconds[mask & test])) for name, mask in parts.items()
-    )
-
-
-def _decode_checks(rows: _Rows, predicted: Array, test: Mask) -> tuple[Check, ...]:
-    serving = rows.kept & test & (rows.data["batch"] >= SERVING["decodes"]) & (rows.data["read"] > SERVING["context"])
-    return (Check("decode attention, serving-like", errors_of(predicted[serving], rows.seconds[serving])),)
+    return {name: errors_of(predicted[mask & test], rows.seconds[mask & test]) for name, mask in parts.items()}
 
 
 def _select(data: dict[str, Array], mask: Mask) -> dict[str, Array]:
