@@ -14,21 +14,25 @@ from costmodel.cli.files import check_writable, write_atomically
 from costmodel.cli.options import echo_json
 from costmodel.cli.text import count, percent, significant, table
 from costmodel.hardware.catalog import resolve_gpu
+from costmodel.hardware.errors import InputError
 from costmodel.validation.datasets.package import ENGINES
 
 if TYPE_CHECKING:
+    from costmodel.hardware.calibration import Calibration
+    from costmodel.validation.fitting.holdout import Errors
     from costmodel.validation.fitting.kernels import OperatorFit
 
 
 @click.command("fit")
 @click.option(
     "--dataset",
-    type=click.Choice(["kernels"]),
+    type=click.Choice(["kernels", "rtx4090"]),
     default="kernels",
     show_default=True,
-    help="Kernel tables of aiconfigurator-core.",
+    help="Kernel tables of aiconfigurator-core, or the RTX 4090 layer tables and served run of LLMServingSim.",
 )
-@click.option("--gpu", required=True, help="GPU whose kernels are fitted.")
+@click.option("--gpu", default=None, help="GPU whose kernels are fitted; must be given for `kernels`.")
+@click.option("--data", default=None, help="Folder of the `rtx4090` files.", metavar="FOLDER")
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
@@ -47,7 +51,8 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def command(
     dataset: str,
-    gpu: str,
+    gpu: str | None,
+    data: str | None,
     engine: str,
     off: tuple[str, ...],
     seed: int,
@@ -57,20 +62,23 @@ def command(
 ) -> None:
     """Fit a calibration to measurements, with errors on shapes that were held out.
 
-    Needs the extra `silicon` (pip install 'llm-costmodel[silicon]'), whose package carries the measurements.
+    `kernels` needs the extra `silicon` (pip install 'llm-costmodel[silicon]'), whose package carries the measurements; `rtx4090` needs
+    the folder with the files.
     """
-    from costmodel.validation.fitting.calibrate import kernel_calibration, to_toml
-    from costmodel.validation.fitting.kernels import fit_kernels
+    from costmodel.validation.fitting.calibrate import to_toml
 
     if output is not None:
         check_writable(output, force)
-    fits = []
-    for fit in fit_kernels(gpu, engine, off, seed):
-        fits.append(fit)
-        if sys.stderr.isatty():
-            click.echo(f"fitted {fit.operator}: {percent(fit.errors.median)} median error on held-out shapes", err=True)
-    ran = f"costmodel fit --dataset {dataset} --gpu {resolve_gpu(gpu).name} --engine {engine} --seed {seed}"
-    calibration = kernel_calibration(gpu, engine, fits, ran + "".join(f" --without-rule '{name}'" for name in off))
+    fits: list[OperatorFit] = []
+    parts: dict[str, Errors] = {}
+    if dataset == "rtx4090":
+        calibration = _layers(gpu, data, engine, off, seed, fits, parts)
+    elif gpu is None:
+        raise click.MissingParameter(param_hint="'--gpu'", param_type="option")
+    elif data is not None:
+        raise InputError("--data is for --dataset rtx4090; the kernel tables come with aiconfigurator-core")
+    else:
+        calibration = _kernels(gpu, engine, off, seed, fits)
     if output is not None:
         write_atomically(output, to_toml(calibration))
         click.echo(f"wrote {output}: {calibration.name}", err=True)
@@ -81,13 +89,61 @@ def command(
                 "gpu": calibration.gpu,
                 "engine": engine,
                 "operators": [_summary(fit) for fit in fits],
+                "parts": {name: dataclasses.asdict(errors) for name, errors in parts.items()},
             }
         )
     else:
-        click.echo(_report(calibration.name, fits))
+        click.echo(_report(calibration.name, fits, parts))
 
 
-def _report(name: str, fits: list[OperatorFit]) -> str:
+def _kernels(gpu: str, engine: str, off: tuple[str, ...], seed: int, fits: list[OperatorFit]) -> Calibration:
+    """Fit kernel tables, one operator after the other, into ``fits``."""
+    from costmodel.validation.fitting.calibrate import kernel_calibration
+    from costmodel.validation.fitting.kernels import fit_kernels
+
+    for fit in fit_kernels(gpu, engine, off, seed):
+        _add(fits, fit)
+    ran = f"costmodel fit --dataset kernels --gpu {resolve_gpu(gpu).name} --engine {engine} --seed {seed}"
+    return kernel_calibration(gpu, engine, fits, ran + _without(off))
+
+
+def _layers(
+    gpu: str | None,
+    data: str | None,
+    engine: str,
+    off: tuple[str, ...],
+    seed: int,
+    fits: list[OperatorFit],
+    parts: dict[str, Errors],
+) -> Calibration:
+    """Fit the RTX 4090 folder into ``fits``, and errors of sums and parts into ``parts``."""
+    from costmodel.validation.datasets.rtx4090 import GPU, checksums, rtx4090
+    from costmodel.validation.fitting.calibrate import layer_calibration
+    from costmodel.validation.fitting.rtx4090 import fit_rtx4090
+
+    if gpu is not None and resolve_gpu(gpu).name != GPU:
+        raise InputError(f"--dataset rtx4090 was measured on {GPU}, not on {gpu}")
+    if engine != "vllm":
+        raise InputError(f"--dataset rtx4090 was measured with vllm, not with {engine}")
+    folder = rtx4090(data)
+    for fit, errors in fit_rtx4090(folder, off, seed):
+        _add(fits, fit)
+        parts.update(errors)
+    ran = f"costmodel fit --dataset rtx4090 --data FOLDER --engine vllm --seed {seed}{_without(off)}"
+    return layer_calibration(fits, checksums(data or ""), ran)
+
+
+def _add(fits: list[OperatorFit], fit: OperatorFit) -> None:
+    fits.append(fit)
+    if sys.stderr.isatty():
+        click.echo(f"fitted {fit.operator}: {percent(fit.errors.median)} median error on held-out shapes", err=True)
+
+
+def _without(off: tuple[str, ...]) -> str:
+    return "".join(f" --without-rule '{name}'" for name in off)
+
+
+def _report(name: str, fits: list[OperatorFit], errors_of_parts: dict[str, Errors]) -> str:
     header = ["operator", "form", "rows", "excluded", "median", "mean", "p90", "bias", "like a server's", "all rows"]
     rows = [
         [
@@ -95,16 +151,17 @@ def _report(name: str, fits: list[OperatorFit]) -> str:
             fit.form,
             count(fit.rows_kept),
             count(sum(fit.excluded.values())),
-            percent(fit.errors.median),
-            percent(fit.errors.mean),
-            percent(fit.errors.p90),
-            f"{fit.errors.bias * 100:+.1f} %",
+            *_errors(fit.errors),
             percent(fit.errors_served.median) if fit.errors_served else "",
             percent(fit.errors_all.median),
         ]
         for fit in fits
     ]
-    parts = [f"{name}: errors on held-out shapes", table(rows, header, left=2), "Parameters (± standard error)"]
+    parts = [f"{name}: errors on held-out shapes", table(rows, header, left=2)]
+    if errors_of_parts:
+        shown = [[part, count(errors.rows), *_errors(errors)] for part, errors in errors_of_parts.items()]
+        parts += ["Sums and parts of them", table(shown, ["what", "rows", *header[4:-1]], left=1)]
+    parts += ["Parameters (± standard error)"]
     parts.append(table([_parameters(fit) for fit in fits], left=2))
     rules: Counter[str] = Counter()
     for fit in fits:
@@ -122,6 +179,10 @@ def _report(name: str, fits: list[OperatorFit]) -> str:
         for first, second in fit.result.indistinct
     ]
     return "\n\n".join([*parts, "\n".join(remarks)] if remarks else parts)
+
+
+def _errors(errors: Errors) -> list[str]:
+    return [percent(errors.median), percent(errors.mean), percent(errors.p90), f"{errors.bias * 100:+.1f} %"]
 
 
 def _parameters(fit: OperatorFit) -> list[str]:

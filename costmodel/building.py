@@ -209,6 +209,9 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
                 decode_split=rates.decode_split(
                     decode, heads, kv_heads_per_gpu(attention, tp), attention.head_dim, count
                 ),
+                mixed_tiles=rates.mixed_tiles(
+                    prefill, heads / hardware.units, 2 * widths * hardware.units * count, count
+                ),
             )
         )
     return tuple(kernels)

@@ -60,6 +60,14 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "tile_rows": (0.0, 0.0, 4096.0),
         "kv_passes": (1.0, 1.0, 1e4),
     },
+    "mixed_tiles": {
+        "compute_efficiency": (1.0, 0.0, 1.0),
+        "bandwidth_efficiency": (1.0, 0.0, 1.0),
+        "launch_s": (0.0, 0.0, 1.0),
+        "tile_s": (0.0, 0.0, 1.0),
+        "empty_tile_s": (0.0, 0.0, 1.0),
+        "block_rows": (64.0, 1.0, 4096.0),
+    },
     "decode_split": {
         "bandwidth_efficiency": (1.0, 0.0, 1.0),
         "launch_s": (0.0, 0.0, 1.0),
@@ -80,6 +88,7 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "passes": (0.0, 0.0, 1e3),
         "bandwidth_efficiency": (1.0, 0.0, 1.0),
         "launch_s": (0.0, 0.0, 1.0),
+        "cached_bytes": (0.0, 0.0, 1e9),
     },
     "link": {
         "latency_s": (0.0, 0.0, 1.0),
@@ -126,13 +135,16 @@ fitted: CUTLASS on Hopper pairs tiles of 128 rows, and its matrix instruction ta
 ``prefill_tile``: launch_s + smooth_max(compute + (queries, outputs and kv_passes times the K and V bytes)/(bandwidth_efficiency·W),
 the longest tile: tile_rows queries over all their keys on one multiprocessor). Bytes are those of smooth_max(n, tile_rows/2, 4) tokens
 per chunk, the least that a tile works on; one half and four are set, not fitted.
+``mixed_tiles``: prefill and decode attention of a step with prefill in one kernel; tiles of block_rows queries on the multiprocessors,
+tile_s for each of a decoding sequence and empty_tile_s for those it leaves empty (``costmodel.equations.mixed_attention``).
 ``decode_split``: launch_s + saturation_s·c/(c + saturation_tokens) + the K and V bytes of smooth_max(c, padding_tokens, sharpness) tokens
 per sequence, c the mean context; sharpness 1 adds the two. Bytes take wave_s at least, the time of one wave of blocks.
 ``decode_blocks``: FlashAttention-2. launch_s + extra_launch_s for each further kernel + max(K and V bytes of max(c, padding_tokens) tokens
 per sequence, block). Where query heads share KV heads, queries of several sequences and KV heads are rearranged by one more kernel, and
 contexts beyond one block of 2¹⁴/d_h keys (set, not fitted: the kernel's) are split and joined by another. Where they do not, the context
 is never split, and one multiprocessor takes key_s for every key after the first block.
-``elementwise``: launch_s per layer + passes·N·d·b_a/(bandwidth_efficiency·W) per layer; passes is κ of the nomenclature.
+``elementwise``: launch_s per layer + passes·x/(bandwidth_efficiency·W)·x/(x + cached_bytes) per layer with x = N·d·b_a; passes is κ of
+the nomenclature, and cached_bytes what the cache saves: half of the traffic at that x.
 ``link``: latency_s + latency_per_log2_s·log2(t) + bytes/(bandwidth_efficiency·B_link), times imbalance for the bytes.
 ``link_switch``: latency_s + latency_per_log2_s·log2(t) + the faster of one shot, (t − 1)·message/(efficiency·B_link), and two shots,
 2·(t − 1)/t·message/(efficiency·B_link) + two_shot_s; messages from large_bytes on (set, not fitted: where the engine takes another library)
@@ -169,7 +181,7 @@ OTHER_FORMS: Final = {
     "gemm": ("gemm_split", "gemm_quant", "gemm_quant_tiled"),
     "lm_head": ("gemm_split", "gemm_quant", "gemm_quant_tiled"),
     "experts": ("gemm_split", "gemm_quant", "gemm_quant_tiled", "experts_grouped"),
-    "prefill_attention": ("prefill_tile",),
+    "prefill_attention": ("prefill_tile", "mixed_tiles"),
     "decode_attention": ("decode_split", "decode_blocks"),
     "all_reduce": ("link_switch",),
 }
@@ -247,6 +259,8 @@ class Provenance(Frozen):
     date: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
     command: str = Field(min_length=3)
     versions: dict[str, str] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
+    """SHA-256 of each file of measurements, by its name."""
 
 
 class Calibration(Frozen):

@@ -105,6 +105,25 @@ class DecodeBlocks:
 
 
 @dataclass(frozen=True, slots=True)
+class MixedTiles:
+    """What the mixed form of attention needs beside its :class:`Rate`: how a step's tiles fall on the multiprocessors.
+
+    Attributes:
+        block_rows: T, query rows of a tile.
+        heads_per_unit: h/SM, query heads per multiprocessor.
+        key_flops: FLOPs of one key of a tile as if every multiprocessor worked at it: 4·T·d_h·SM, times layers [FLOP].
+        tile: t_t, time of a decoding sequence's tile beside its keys, times layers [s].
+        empty_tile: t_e, time of a tile without rows, times layers [s].
+    """
+
+    block_rows: Value
+    heads_per_unit: Value
+    key_flops: Value
+    tile: Value
+    empty_tile: Value
+
+
+@dataclass(frozen=True, slots=True)
 class Gemm:
     """A weight matrix that every token (or every row of lm_head) of the step passes, in ``count`` layers.
 
@@ -198,6 +217,8 @@ class AttentionKernel:
     decode_rate: Rate
     prefill_tile: PrefillTile | None = None
     decode_split: DecodeSplit | DecodeBlocks | None = None
+    mixed_tiles: MixedTiles | None = None
+    """How prefill and decode share one kernel in steps that have prefill; None where they run one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,11 +276,13 @@ class Overheads:
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """Norms, activations and residual adds: bytes_per_token·N/(e_b·W) + launch. Calibrated rung only."""
+    """Norms, activations and residual adds: bytes_per_token·N/(e_b·W)·N/(N + cached_tokens) + launch. Calibrated rung only."""
 
     bytes_per_token: Value
     bandwidth: Value
     launch: Value = 0
+    cached_tokens: Value = 0
+    """N of which half the bytes come from the cache that the kernel before left them in."""
 
 
 @dataclass(frozen=True, slots=True)

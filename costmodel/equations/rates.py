@@ -13,6 +13,7 @@ from costmodel.equations.parameters import (
     DecodeSplit,
     Elementwise,
     GroupedExperts,
+    MixedTiles,
     Overheads,
     PrefillTile,
     Rate,
@@ -74,6 +75,11 @@ class RateSource(Protocol):
             count: layers.
         """
 
+    def mixed_tiles(
+        self, rate: Rate, heads_per_unit: Value, flops_per_key_row: Value, layers: Value
+    ) -> MixedTiles | None:
+        """Return the mixed form of prefill attention, None where decode attention is a kernel of its own; as :meth:`prefill_tile`."""
+
     def transfer(
         self, operator: str, name: str, count: Value, bytes_per_token: Value, bandwidth: Value, gpus: int
     ) -> Transfer:
@@ -123,6 +129,9 @@ class DatasheetRates:
     def decode_split(
         self, rate: Rate, heads: Value = 1, kv_heads: Value = 1, head_dim: Value = 128, count: Value = 1
     ) -> None:
+        """Return None: the plain form."""
+
+    def mixed_tiles(self, rate: Rate, heads_per_unit: Value, flops_per_key_row: Value, layers: Value) -> None:
         """Return None: the plain form."""
 
     def transfer(
@@ -256,6 +265,16 @@ class CalibratedRates:
             per_key=self.number(key, "key_s") * count * (1 - shared),
         )
 
+    def mixed_tiles(
+        self, rate: Rate, heads_per_unit: Value, flops_per_key_row: Value, layers: Value
+    ) -> MixedTiles | None:
+        """Return the mixed form where the calibration has it: tiles of T rows, t_t and t_e for the sequences beside a chunk."""
+        key = rate.calibrated_by
+        if not key or self.calibration.operators[key].form != "mixed_tiles":
+            return None
+        rows, tile, empty = (self.number(key, name) for name in ("block_rows", "tile_s", "empty_tile_s"))
+        return MixedTiles(rows, heads_per_unit, rows * flops_per_key_row, tile * layers, empty * layers)
+
     def transfer(
         self, operator: str, name: str, count: Value, bytes_per_token: Value, bandwidth: Value, gpus: int
     ) -> Transfer:
@@ -286,7 +305,10 @@ class CalibratedRates:
             return None
         moved = self.number(key, "passes") * layers * hidden * activation_bytes
         return Elementwise(
-            moved, self.number(key, "bandwidth_efficiency") * bandwidth, layers * self.number(key, "launch_s")
+            moved,
+            self.number(key, "bandwidth_efficiency") * bandwidth,
+            layers * self.number(key, "launch_s"),
+            self.number(key, "cached_bytes") / (hidden * activation_bytes),
         )
 
     def launches(self) -> Value:

@@ -3,7 +3,8 @@
 Overlap: within one kernel, arithmetic and memory traffic overlap: the kernel lasts as long as the slower of the two
 (``max`` on the roofline rung, a smooth maximum on the calibrated one). Add: kernels of one step run one after the other on a
 GPU, so their times add; so do communication and overheads. Prefill attention and decode attention of a mixed step are separate
-kernels and add. Pipeline stages follow one another for one token, so they add as well.
+kernels and add, unless a calibration says that they are one (``mixed_tiles``). Pipeline stages follow one another for one token, so
+they add as well.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
+from costmodel.equations.mixed_attention import mixed_seconds
 from costmodel.equations.numerics import Value, ceil, is_zero, maximum, minimum, smooth_max, total
 from costmodel.equations.parameters import (
     AttentionKernel,
     DecodeBlocks,
     ExpertGemm,
     GroupedExperts,
+    MixedTiles,
     OperatorGroup,
     Parameters,
     Rate,
@@ -121,6 +124,8 @@ def step_operators(parameters: Parameters, work: Work) -> list[OperatorTime[Any]
     operators += [_transfer(transfer, tokens) for transfer in parameters.transfers]
     if (elementwise := parameters.elementwise) is not None:
         moved = elementwise.bytes_per_token * tokens
+        if not is_zero(elementwise.cached_tokens):
+            moved = moved * tokens / (tokens + elementwise.cached_tokens)
         seconds, fixed = moved / elementwise.bandwidth, elementwise.launch
         operators.append(
             OperatorTime(
@@ -231,6 +236,8 @@ def _grouped_experts(expert: ExpertGemm, grouped: GroupedExperts, tokens: Value)
 def _attention(kernel: AttentionKernel, work: Work) -> list[OperatorTime[Any]]:
     """Prefill and decode attention of the layers of one window; a kernel that serves nothing is left out where that is known."""
     operators = []
+    if kernel.mixed_tiles is not None and not is_zero(work.prefills):
+        return _mixed_attention(kernel, kernel.mixed_tiles, work)
     if not is_zero(work.prefills):
         operators.append(_prefill_attention(kernel, work))
     if not is_zero(work.decodes):
@@ -260,6 +267,34 @@ def _prefill_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]
     fixed = rate.launch * launches
     seconds = smooth_max(compute + memory, longest, rate.sharpness) + fixed
     return OperatorTime(name, "attention", flops, moved, seconds, compute, memory, fixed, rate.calibrated_by)
+
+
+def _mixed_attention(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> list[OperatorTime[Any]]:
+    """One kernel of tiles, told apart: what the chunks take alone, and what the decoding sequences add to it.
+
+    Where arrays or symbols leave open whether a step has prefill, a step without runs its decode attention as always.
+    """
+    name, rate, mixed = "prefill_attention" + kernel.suffix, kernel.prefill_rate, minimum(work.prefills, 1)
+    time = mixed_seconds(kernel, tiles, work)
+    flops = kernel.flops_per_pair * work.pairs[kernel.window]
+    moved = kernel.kv_bytes_per_token * work.prefill_kv[kernel.window]
+    fixed, key = rate.launch * kernel.count * mixed, rate.calibrated_by
+    seconds = time.chunks + fixed
+    operators = [OperatorTime(name, "attention", flops, moved, seconds, time.compute, time.memory, fixed, key)]
+    if not is_zero(work.decodes):
+        decode = _decode_attention(kernel, work)
+        seconds, fixed = time.added, time.tiles
+        if not is_zero(1 - mixed):
+            seconds, fixed = (
+                mixed * seconds + (1 - mixed) * decode.seconds,
+                mixed * fixed + (1 - mixed) * decode.fixed_s,
+            )
+        operators.append(
+            decode._replace(
+                seconds=seconds, compute_s=time.serving, memory_s=time.reading, fixed_s=fixed, calibrated_by=key
+            )
+        )
+    return operators
 
 
 def _decode_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:

@@ -16,7 +16,9 @@ from costmodel.validation.fitting.models import (
     KernelModel,
     all_reduce_model,
     decode_model,
+    elementwise_model,
     gemm_model,
+    mixed_model,
     prefill_model,
     without,
 )
@@ -96,6 +98,15 @@ CASES: dict[str, Case] = {
         lambda free: all_reduce_model("link_switch", free, LINK),
         MESSAGES,
         {"latency_s": 4e-6, "latency_per_log2_s": 4e-7, "bandwidth_efficiency": 0.64, "two_shot_s": 3.7e-6, "large_s": 2e-5},
+    "mixed_tiles": (
+        lambda free: mixed_model("prefill_attention.bf16", free, 165.2e12, 1.008e12, 128.0, 2.0, (32, 8, 128)),
+        {"tokens": powers(16, 2048), "cached": powers(16, 8192), "decodes": powers(1, 128), "context": powers(16, 4096)},
+        {"compute_efficiency": 0.8, "launch_s": 8e-6, "tile_s": 4.5e-6, "empty_tile_s": 4e-7},
+    ),
+    "elementwise": (
+        lambda free: elementwise_model(free, 1.008e12, 4096),
+        {"tokens": powers(1, 2048)},
+        {"passes": 18.0, "launch_s": 9.5e-6, "cached_bytes": 4e6},
     ),
     "link_switch": (
         lambda free: all_reduce_model("link_switch", free, LINK),

@@ -10,6 +10,7 @@ References:
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,15 @@ from costmodel.validation.datasets.tables import Column, Columns, Words
 
 GPU: Final = "rtx-4090"
 """Canonical name of the part."""
+
+UPSTREAM: Final = (
+    "https://github.com/casys-kaist/LLMServingSim, MIT; layer tables: profiler/perf/RTX4090/meta-llama/Llama-3.1-8B/bf16/tp1, "
+    "served run: bench/examples/RTX4090/Llama-3.1-8B/vllm"
+)
+"""Where the files come from."""
+
+FILES: Final = ("attention.csv", "dense.csv", "meta.json", "per_sequence.csv", "requests.jsonl")
+"""The files that are read."""
 
 WHERE: Final = (
     "RTX 4090 measurements: name the folder that holds dense.csv, per_sequence.csv, attention.csv, meta.json and requests.jsonl; "
@@ -177,6 +187,11 @@ def rtx4090(folder: Path | str | None = None) -> Rtx4090:
         requests=_requests(where / "requests.jsonl"),
         settings=_settings(where / "meta.json"),
     )
+
+
+def checksums(folder: Path | str) -> dict[str, str]:
+    """Return the SHA-256 of every file that is read, by its name."""
+    return {name: hashlib.sha256((Path(folder) / name).read_bytes()).hexdigest() for name in FILES}
 
 
 def _text(path: Path) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tomli_w
 
 from costmodel.hardware.calibration import FORMS, Calibration
 from costmodel.hardware.catalog import resolve_gpu
+from costmodel.validation.datasets.rtx4090 import GPU, UPSTREAM
 from costmodel.validation.fitting.holdout import LEVEL
 from costmodel.validation.fitting.kernels import OperatorFit
 
@@ -27,23 +29,6 @@ def kernel_calibration(gpu: str, engine: str, fits: Sequence[OperatorFit], comma
         command: what anyone can run to make it again.
     """
     name = resolve_gpu(gpu).name
-    operators = {
-        fit.operator: {
-            "form": fit.form,
-            "parameters": {
-                parameter: {
-                    "value": _rounded(value),
-                    "standard_error": _error(fit, parameter),
-                    "lower": FORMS[fit.form][parameter][1],
-                    **_upper(FORMS[fit.form][parameter][2]),
-                }
-                for parameter, value in fit.result.values.items()
-            },
-            "residuals": {"level": LEVEL, "low": _rounded(fit.errors.low), "high": _rounded(fit.errors.high)},
-            "ranges": fit.ranges,
-        }
-        for fit in fits
-    }
     measured = ", ".join(sorted({f"{fit.engine or engine} {fit.version}" for fit in fits}))
     return Calibration.model_validate(
         {
@@ -60,13 +45,68 @@ def kernel_calibration(gpu: str, engine: str, fits: Sequence[OperatorFit], comma
                     name: importlib.metadata.version(name) for name in ("aiconfigurator-core", "llm-costmodel")
                 },
             },
-            "operators": operators,
+            "operators": _operators(fits),
             "notes": [
                 "kernels only: elementwise kernels and the engine's overheads are not in it, so steps come out too short",
                 "mixed steps are the sum of separately measured kernels; nobody has measured them together here",
             ],
         }
     )
+
+
+def layer_calibration(fits: Sequence[OperatorFit], files: Mapping[str, str], command: str) -> Calibration:
+    """Return the calibration of the RTX 4090 from fits to its layer tables and served run.
+
+    Args:
+        fits: of its operators.
+        files: SHA-256 of each file by its name.
+        command: what anyone can run to make it again.
+    """
+    return Calibration.model_validate(
+        {
+            "schema": "costmodel.calibration/1",
+            "name": f"{GPU} vllm, layers of Llama-3.1-8B",
+            "gpu": GPU,
+            "engine": "vllm",
+            "provenance": {
+                "data": f"LLMServingSim ({UPSTREAM}), measured with {fits[0].version}",
+                "rows": sum(fit.rows_kept for fit in fits),
+                "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+                "command": command,
+                "versions": {"llm-costmodel": importlib.metadata.version("llm-costmodel")},
+                "files": dict(files),
+            },
+            "operators": _operators(fits),
+            "notes": [
+                "one model: shapes of Llama-3.1-8B in bf16 on one card; other models are an extrapolation of the same forms",
+                "mixed steps were measured; tiles of 64 query rows are the kernel's and were set, not fitted",
+                "the overhead is that of decode steps in CUDA graphs; steps with prefill take the same one, which nobody measured",
+            ],
+        }
+    )
+
+
+def _operators(fits: Sequence[OperatorFit]) -> dict[str, Any]:
+    """Return the operators of a calibration. Errors of an overhead are those of whole steps, so it has no residuals of its own."""
+    return {
+        fit.operator: {
+            "form": fit.form,
+            "parameters": {
+                parameter: {
+                    "value": _rounded(value),
+                    "standard_error": _error(fit, parameter),
+                    "lower": FORMS[fit.form][parameter][1],
+                    **_upper(FORMS[fit.form][parameter][2]),
+                }
+                for parameter, value in fit.result.values.items()
+            },
+            "residuals": None
+            if fit.form == "overhead"
+            else {"level": LEVEL, "low": _rounded(fit.errors.low), "high": _rounded(fit.errors.high)},
+            "ranges": fit.ranges,
+        }
+        for fit in fits
+    }
 
 
 def to_toml(calibration: Calibration) -> str:

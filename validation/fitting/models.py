@@ -15,7 +15,7 @@ from costmodel.equations.numerics import total
 from costmodel.equations.parameters import AttentionKernel, Gemm, Parameters
 from costmodel.equations.rates import CalibratedRates, DatasheetRates, RateSource
 from costmodel.equations.step import step_operators
-from costmodel.equations.work import Chunk, Window, Work, attended_pairs, chunk_kv
+from costmodel.equations.work import Chunk, Decodes, Window, Work, attended_pairs, chunk_kv, make_work
 from costmodel.hardware.calibration import FORMS, Calibration
 from costmodel.hardware.errors import InputError
 
@@ -122,6 +122,43 @@ def decode_model(
     return _model(operator, form, free, build, work, ("batch", "read", "heads", "kv_heads", "head_dim"))
 
 
+def mixed_model(
+    operator: str,
+    free: tuple[str, ...],
+    peak: float,
+    bandwidth: float,
+    units: float,
+    kv_bytes: float,
+    heads: tuple[int, int, int],
+) -> KernelModel:
+    """Return the model of attention in a step with prefill: a chunk of ``tokens`` after ``cached`` ones, ``decodes`` at ``context``.
+
+    Args:
+        operator: key in the calibration, e.g. ``prefill_attention.bf16``; its form is ``mixed_tiles``.
+        free: parameters to fit.
+        peak, bandwidth, units: datasheet F [FLOP/s], W [B/s] and multiprocessors.
+        kv_bytes: bytes of a KV element.
+        heads: query heads, KV heads and their dimension.
+    """
+    tokens = _count("tokens")
+    cached, decodes, context = (
+        sympy.Symbol(name, nonnegative=True, integer=True) for name in ("cached", "decodes", "context")
+    )
+    build = _attention(operator, peak, bandwidth, units, kv_bytes, None, heads)
+    work = make_work([Chunk(tokens, cached)], [Decodes(decodes, context)])
+    return _model(operator, "mixed_tiles", free, build, work, ("tokens", "cached", "decodes", "context"))
+
+
+def elementwise_model(free: tuple[str, ...], bandwidth: float, hidden: int) -> KernelModel:
+    """Return the model of a layer's elementwise kernels for ``tokens`` of ``hidden`` 16-bit activations."""
+
+    def build(rates: RateSource) -> Parameters:
+        return Parameters((), (), (), elementwise=rates.elementwise(1, hidden, 2, bandwidth))
+
+    tokens = _count("tokens")
+    return _model("elementwise", "elementwise", free, build, Work(tokens, 1, 1, 0, {}, {}, {}), ("tokens",))
+
+
 def all_reduce_model(form: str, free: tuple[str, ...], link_bandwidth: float) -> KernelModel:
     """Return the model of an all-reduce of ``message`` bytes among ``gpus``."""
     gpus, message = _count("gpus"), sympy.Symbol("message", positive=True)
@@ -159,6 +196,7 @@ def _attention(
             decode_rate=rate,
             prefill_tile=rates.prefill_tile(rate, heads * 2 * head_dim * 2, 4 * head_dim * units),
             decode_split=rates.decode_split(rate, heads, kv_heads, head_dim),
+            mixed_tiles=rates.mixed_tiles(rate, heads / units, 4 * head_dim * units, 1),
         )
         return Parameters((), (), (kernel,))
 

@@ -1,0 +1,258 @@
+"""Layer timings of the RTX 4090 folder → the operators of a calibration, and how well they add up to what a server sees.
+
+GEMMs are fitted over the four matrices of a layer, elementwise kernels as their sum over a layer, attention of steps with prefill as
+one kernel whether sequences decode beside the chunk or not, and attention of pure decode steps by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodel.architecture.types import Architecture
+from costmodel.building import build_parameters
+from costmodel.deployment import deploy
+from costmodel.equations.rates import CalibratedRates
+from costmodel.hardware.catalog import load_gpu
+from costmodel.hardware.errors import unknown_name
+from costmodel.validation.datasets.rtx4090 import GPU, LayerTable, MixedTable, Rtx4090, RunSettings
+from costmodel.validation.datasets.rules import FLOOR, Rule, apply_rules
+from costmodel.validation.datasets.tables import Column, Mask
+from costmodel.validation.fitting.calibrate import layer_calibration
+from costmodel.validation.fitting.holdout import Errors, errors_of, errors_where, held_out
+from costmodel.validation.fitting.kernels import OperatorFit
+from costmodel.validation.fitting.least_squares import Array, Evaluator, fit_kernel
+from costmodel.validation.fitting.models import (
+    KernelModel,
+    decode_model,
+    elementwise_model,
+    gemm_model,
+    mixed_model,
+)
+from costmodel.validation.fitting.served_run import fit_decode_overhead
+
+MODEL: Final = "Llama-3.1-8B"
+"""The model whose layers were measured."""
+ROOFLINE: Final = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness")
+LM_HEAD: Final = ("bandwidth_efficiency", "sharpness")
+"""Its launch fits to nothing and its compute to the datasheet's, so both stay there."""
+ELEMENTWISE: Final = ("passes", "launch_s", "cached_bytes")
+MIXED: Final = ("compute_efficiency", "launch_s", "tile_s", "empty_tile_s")
+"""Fitted of ``mixed_tiles``; tiles of 64 rows are the kernel's, set by hand and counted as a parameter in the docs."""
+DECODE: Final = ("bandwidth_efficiency", "launch_s", "padding_tokens", "extra_launch_s")
+"""Fitted of ``decode_blocks``; heads are shared here, so nothing depends on the other parameter."""
+KERNELS_PER_LAYER: Final = {"layernorm": 2, "rotary_emb": 1, "act_fn": 1}
+"""Elementwise kernels that a layer calls, and how often."""
+SERVED_DECODES: Final = 8
+SERVED_TOKENS: Final = 128
+"""Steps like those of a loaded server have at least so many decoding sequences, and chunks and contexts of so many tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of one operator: the model's inputs by name, what was measured, and which of them go into the fit."""
+
+    model: KernelModel
+    data: dict[str, Array]
+    seconds: Array
+    kept: Mask
+    excluded: dict[str, int]
+    groups: tuple[str, ...]
+    ranges: dict[str, Array]
+    served: Mask | None = None
+    """Rows like those of a loaded server; None where all are."""
+
+
+def fit_rtx4090(
+    data: Rtx4090, off: Iterable[str] = (), seed: int = 0
+) -> Iterator[tuple[OperatorFit, dict[str, Errors]]]:
+    """Fit every operator of the folder, the overhead of decode steps last, each with errors on held-out shapes of its parts or sums.
+
+    Args:
+        data: the folder.
+        off: rules of exclusion that are switched off.
+        seed: which shapes are held out.
+
+    Raises:
+        InputError: an unknown rule, or a fit that breaks the physical floor.
+    """
+    skipped = tuple(off)
+    known = [rule.name for rule in attention_rules(data.settings)]
+    for name in skipped:
+        if name not in known:
+            raise unknown_name("rule", name, known, "known: " + ", ".join(known))
+    architecture = deploy(MODEL, GPU).architecture
+    fits, version = [], f"vLLM {data.settings.vllm_version}"
+    for rows, checks in (
+        (_matrices(data.dense, architecture), _layer_sum),
+        (_lm_head(data.per_sequence, architecture), _no_checks),
+        (_elementwise(data.dense, architecture), _no_checks),
+        (_attention(data, architecture, skipped, mixed=True), _mixed_checks),
+        (_attention(data, architecture, skipped, mixed=False), _no_checks),
+    ):
+        fit, parts = _fit(rows, checks, seed, version)
+        fits.append(fit)
+        yield fit, parts
+    kernels = CalibratedRates(layer_calibration(fits, {}, "being fitted"))
+    yield fit_decode_overhead(data.requests, build_parameters(deploy(MODEL, GPU), kernels), version), {}
+
+
+def attention_rules(settings: RunSettings) -> tuple[Rule[MixedTable], ...]:
+    """Return the rules for attention: shapes that this server could not run, and rows faster than the datasheet allows."""
+    part, _ = load_gpu(GPU)
+    peak, bandwidth = part.peak_flops["bf16"].value, part.memory_bandwidth.value
+    attention = deploy(MODEL, GPU).architecture.kinds[0].attention
+
+    def possible(table: MixedTable) -> Mask:
+        pairs = table.chunk * table.cached + table.chunk * (table.chunk + 1) / 2
+        prefilled = (table.cached + table.chunk) * np.minimum(table.chunk, 1)
+        read = table.decodes * (table.context + 1)
+        flops, width = 4 * attention.query_heads * attention.head_dim, 4 * attention.kv_heads * attention.head_dim
+        floor = np.maximum(flops * pairs / peak, width * prefilled / bandwidth)
+        return np.asarray(table.seconds >= floor + np.maximum(flops * read / peak, width * read / bandwidth))
+
+    def fits(table: MixedTable) -> Mask:
+        held = table.cached + table.chunk + table.decodes * (table.context + 1)
+        return np.asarray(held <= settings.kv_blocks * settings.block_size)
+
+    return (
+        Rule(
+            "above the token budget",
+            "The chunk and the decoding sequences together exceed the tokens that a step of this server may have.",
+            lambda table: np.asarray(table.chunk + table.decodes <= settings.max_num_batched_tokens),
+        ),
+        Rule(
+            "beyond the KV cache", "The card cannot hold the KV cache of these sequences, so no step of it is like that.", fits
+        ),
+        Rule(FLOOR, "Faster than datasheet compute or bandwidth allows: the KV cache of one sequence came from L2.", possible),
+    )  # fmt: skip
+
+
+def _fit(
+    rows: _Rows, checks: Callable[[_Rows, Array, Mask], dict[str, Errors]], seed: int, version: str
+) -> tuple[OperatorFit, dict[str, Errors]]:
+    evaluator = Evaluator(rows.model)
+    test = held_out([rows.data[name] for name in rows.groups], seed)
+    kept = rows.kept
+    trained = fit_kernel(evaluator, _select(rows.data, kept & ~test), rows.seconds[kept & ~test])
+    predicted = evaluator.seconds(trained.values, rows.data)
+    final = fit_kernel(evaluator, _select(rows.data, kept), rows.seconds[kept])
+    fit = OperatorFit(
+        operator=rows.model.operator,
+        form=rows.model.form,
+        result=final,
+        errors=errors_of(predicted[kept & test], rows.seconds[kept & test]),
+        errors_served=None if rows.served is None else errors_where(predicted, rows.seconds, kept & test & rows.served),
+        errors_all=errors_of(predicted[test], rows.seconds[test]),
+        ranges={name: (float(column.min()), float(column.max())) for name, column in rows.ranges.items()},
+        rows_kept=int(kept.sum()),
+        excluded=rows.excluded,
+        version=version,
+    )
+    parts = checks(rows, predicted, test)
+    if fit.errors_served is not None:
+        parts[f"{fit.operator}, as on a loaded server"] = fit.errors_served
+    return fit, parts
+
+
+def _matrices(table: LayerTable, architecture: Architecture) -> _Rows:
+    attention, ff = architecture.kinds[0].attention, architecture.kinds[0].feed_forward
+    hidden, width = architecture.hidden, attention.query_heads * attention.head_dim
+    shapes = {
+        "qkv_proj": (hidden, width + 2 * attention.kv_heads * attention.head_dim),
+        "o_proj": (width, hidden),
+        "gate_up_proj": (hidden, 2 * ff.intermediate),
+        "down_proj": (ff.intermediate, hidden),
+    }
+    layers = [(table.layer(name), shape) for name, shape in shapes.items()]
+    data = {
+        "tokens": np.concatenate([layer.size for layer, _ in layers]),
+        "inputs": np.concatenate([np.full(len(layer), float(shape[0])) for layer, shape in layers]),
+        "outputs": np.concatenate([np.full(len(layer), float(shape[1])) for layer, shape in layers]),
+    }
+    return _dense("gemm.bf16", ROOFLINE, data, np.concatenate([layer.seconds for layer, _ in layers]))
+
+
+def _lm_head(table: LayerTable, architecture: Architecture) -> _Rows:
+    layer = table.layer("lm_head")
+    shape = {"inputs": float(architecture.hidden), "outputs": float(architecture.vocabulary)}
+    data = {"tokens": layer.size, **{name: np.full(len(layer), size) for name, size in shape.items()}}
+    return _dense("lm_head.bf16", LM_HEAD, data, layer.seconds)
+
+
+def _dense(operator: str, free: tuple[str, ...], data: dict[str, Array], seconds: Array) -> _Rows:
+    part, _ = load_gpu(GPU)
+    model = gemm_model(
+        operator, "smooth_roofline", free, part.peak_flops["bf16"].value, part.memory_bandwidth.value, 2.0
+    )
+    return _Rows(model, data, seconds, np.ones(len(seconds), bool), {}, ("tokens",), {"tokens": data["tokens"]})
+
+
+def _elementwise(table: LayerTable, architecture: Architecture) -> _Rows:
+    part, _ = load_gpu(GPU)
+    tokens = table.layer("layernorm").size
+    seconds = np.zeros(len(tokens))
+    for name, calls in KERNELS_PER_LAYER.items():
+        layer = table.layer(name)
+        order = dict(zip(layer.size.tolist(), layer.seconds.tolist(), strict=True))
+        seconds += calls * np.array([order[size] for size in tokens.tolist()])
+    model = elementwise_model(ELEMENTWISE, part.memory_bandwidth.value, architecture.hidden)
+    return _Rows(model, {"tokens": tokens}, seconds, np.ones(len(tokens), bool), {}, ("tokens",), {"tokens": tokens})
+
+
+def _attention(data: Rtx4090, architecture: Architecture, off: tuple[str, ...], *, mixed: bool) -> _Rows:
+    """Return the rows with a chunk, or those without."""
+    part, _ = load_gpu(GPU)
+    peak, bandwidth = part.peak_flops["bf16"].value, part.memory_bandwidth.value
+    attention = architecture.kinds[0].attention
+    heads = (attention.query_heads, attention.kv_heads, attention.head_dim)
+    table = data.attention.select((data.attention.chunk > 0) == mixed)
+    rules = attention_rules(data.settings)
+    left, excluded = apply_rules(table, rules, off)
+    kept = np.logical_and.reduce([rule.keep(table) for rule in rules if rule.name not in off])
+    served = (table.decodes >= SERVED_DECODES) & (table.context >= SERVED_TOKENS)
+    if mixed:
+        served &= table.chunk >= SERVED_TOKENS
+    read, prefilled = left.decodes * (left.context + 1), left.cached + left.chunk
+    if not mixed:
+        model = decode_model("decode_attention.bf16", "decode_blocks", DECODE, peak, bandwidth, 2.0)
+        columns: dict[str, Column] = {"batch": table.decodes, "read": table.context + 1}
+        for name, value in zip(("heads", "kv_heads", "head_dim"), heads, strict=True):
+            columns[name] = np.full(len(table), float(value))
+        return _Rows(model, columns, table.seconds, kept, excluded, ("batch", "read"), {"kv_tokens": read}, served)
+    units = part.compute_units.value if part.compute_units else 1.0
+    model = mixed_model("prefill_attention.bf16", MIXED, peak, bandwidth, units, 2.0, heads)
+    columns = {
+        "tokens": table.chunk, "cached": table.cached, "decodes": table.decodes, "context": table.context
+    }  # fmt: skip
+    covered = {"kv_tokens": np.concatenate([prefilled, read[read > 0]])}
+    return _Rows(model, columns, table.seconds, kept, excluded, ("tokens", "cached", "decodes"), covered, served)
+
+
+def _no_checks(_rows: _Rows, _predicted: Array, _test: Mask) -> dict[str, Errors]:
+    return {}
+
+
+def _layer_sum(rows: _Rows, predicted: Array, test: Mask) -> dict[str, Errors]:
+    """Sum the four matrices of a layer at each token count that was held out."""
+    tokens = rows.data["tokens"]
+    sums = [(predicted[tokens == size].sum(), rows.seconds[tokens == size].sum()) for size in np.unique(tokens[test])]
+    return {"sum of a layer's GEMMs": errors_of(*(np.array(column) for column in zip(*sums, strict=True)))}
+
+
+def _mixed_checks(rows: _Rows, predicted: Array, test: Mask) -> dict[str, Errors]:
+    """Tell prompts alone from mixed steps."""
+    decodes = rows.data["decodes"]
+    parts = {
+        "attention of prompts alone": rows.kept & (decodes == 0),
+        "attention of mixed steps": rows.kept & (decodes > 0),
+        "attention of mixed steps, all rows": decodes > 0,
+    }
+    return {name: errors_of(predicted[mask & test], rows.seconds[mask & test]) for name, mask in parts.items()}
+
+
+def _select(data: dict[str, Array], mask: Mask) -> dict[str, Array]:
+    return {name: column[mask] for name, column in data.items()}
