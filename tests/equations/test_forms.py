@@ -1,5 +1,6 @@
 """The fitted forms of matrices, attention and links, against their formulas worked out by hand."""
 
+import itertools
 import math
 from typing import Any
 
@@ -197,7 +198,7 @@ def test_more_tokens_never_take_less_time_and_nothing_beats_the_roofline(operato
     assert all(here >= floor * (1 - 1e-12) for here, floor in zip(fitted, plain, strict=True))
     half = len(lengths) if operator == "decode_attention" else len(steps)
     for group in (fitted[:half], fitted[half:]):
-        assert all(later >= earlier * (1 - 1e-12) for earlier, later in zip(group, group[1:], strict=False))
+        assert all(later >= earlier * (1 - 1e-12) for earlier, later in itertools.pairwise(group))
 
 
 def test_attention_is_looked_up_by_heads_cache_and_window() -> None:

@@ -98,6 +98,7 @@ CASES: dict[str, Case] = {
         lambda free: all_reduce_model("link_switch", free, LINK),
         MESSAGES,
         {"latency_s": 4e-6, "latency_per_log2_s": 4e-7, "bandwidth_efficiency": 0.64, "two_shot_s": 3.7e-6, "large_s": 2e-5},
+    ),
     "mixed_tiles": (
         lambda free: mixed_model("prefill_attention.bf16", free, 165.2e12, 1.008e12, 128.0, 2.0, (32, 8, 128)),
         {"tokens": powers(16, 2048), "cached": powers(16, 8192), "decodes": powers(1, 128), "context": powers(16, 4096)},

@@ -45,7 +45,7 @@ MOST_ROWS = 8000
 GEMM_SPLIT = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "ramp_inputs", "wave_s")
 GEMM_QUANT = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "quantise_efficiency", "depth_s")
 GEMM_QUANT_TILED = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "quantise_efficiency", "depth_s")
-MATRICES = (
+MATRICES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("bf16", "gemm_split", GEMM_SPLIT),
     ("fp8", "gemm_quant", GEMM_QUANT),
     ("fp8-block", "gemm_quant", GEMM_QUANT),
@@ -126,11 +126,11 @@ def fit_kernels(gpu: str, engine: str = "vllm", off: Iterable[str] = (), seed: i
 
 
 def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
-    peaks = {dtype: figure.value for dtype, figure in profile.peak_flops.items()}
+    peaks: dict[str, float] = {dtype: figure.value for dtype, figure in profile.peak_flops.items()}
     bandwidth = profile.memory_bandwidth.value
     units = profile.compute_units.value if profile.compute_units else 1.0
-    for stored, form, free in MATRICES:
-        kind = quantisation(stored)
+    for stored, usual, usual_free in MATRICES:
+        kind, form, free = quantisation(stored), usual, usual_free
         if kind.compute not in peaks:
             continue
         if stored == "fp8" and profile.architecture == "hopper" and engine in ("vllm", "sglang"):
@@ -149,11 +149,11 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
     yield from expert_tasks(gpu, engine, peaks, bandwidth, FEWEST_ROWS)
     if "bf16" not in peaks:
         return
-    for kind in KINDS:
-        yield from _attention_tasks(kind, gpu, engine, peaks, bandwidth, units)
-    free = LINK_SWITCH + LARGE if engine == "vllm" else LINK_SWITCH
+    for heads in KINDS:
+        yield from _attention_tasks(heads, gpu, engine, peaks, bandwidth, units)
+    link: tuple[str, ...] = LINK_SWITCH + LARGE if engine == "vllm" else LINK_SWITCH
     yield _Task(
-        model=partial(same, all_reduce_model("link_switch", free, profile.link.bandwidth_per_direction.value)),
+        model=partial(same, all_reduce_model("link_switch", link, profile.link.bandwidth_per_direction.value)),
         read=lambda: silicon.all_reduce(gpu, engine),
         rules=rules.all_reduce_rules(gpu),
         data=lambda table: {"gpus": table.gpus, "message": table.bytes},
@@ -163,7 +163,7 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
 
 
 def _attention_tasks(
-    kind: Kind, gpu: str, engine: str, peaks: dict[Any, float], bandwidth: float, units: float
+    kind: Kind, gpu: str, engine: str, peaks: dict[str, float], bandwidth: float, units: float
 ) -> Iterator[_Task]:
     """Prefill and decode attention of one kind. An 8-bit cache is multiplied in 8 bits where the part can (see Deployment)."""
     width = 1.0 if kind.kv_dtype == "fp8" else 2.0
