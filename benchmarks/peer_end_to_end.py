@@ -6,13 +6,13 @@ Runs in the interpreter that has the packages aiconfigurator and aiconfigurator-
 
 One line per row of the sample: ``id, ttft_s, tpot_s, tables, version, seconds, failure``. The method is aiconfigurator's own
 (``tools/accuracy_regression_testing/predict_silicon_sample.py`` in its repository): ``cli_estimate`` with the row's parallelism,
-formats, lengths and batch size. It differs where that would only cost coverage or accuracy:
+formats, lengths and batch size. It differs only in the peer's favour, where the sample says less than is known of what was served:
 
 - Its tables hold one complete version per GPU and engine and no other can be asked for, whatever the row's: that one is used.
-- Rows that the measured tables (``SILICON``) don't cover are asked again with its estimates of missing tables (``HYBRID``).
 - Checkpoints that the package carries no configuration of are replaced by one of the same architecture, with the row's formats.
-- gpt-oss is labelled nvfp4 or fp8: its formats are left to the checkpoint.
-- Llama-3.1-70B was served with an fp8 KV cache, as InferenceX's launch scripts say. The stand-in's configuration would mean bf16.
+- Formats of weights: :func:`formats`. Of the KV cache, which the sample doesn't state: :func:`kv_cache`.
+- Where its measured tables (``SILICON``) lack fp8 experts they are looked up as block-scaled ones (``SILICON, block``), and what it
+  has not measured it may estimate (``HYBRID``).
 """
 
 from __future__ import annotations
@@ -45,10 +45,16 @@ STAND_INS: Final = {
 
 PARALLEL: Final = ("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
 DENSE: Final = re.compile(r"Llama|Qwen3-32B")
-OF_CHECKPOINT: Final = "openai/gpt-oss-120b"
-FP8_KV: Final = "meta-llama/Llama-3.1-70B"
+BLACKWELL: Final = frozenset({"b200_sxm", "b300_sxm", "gb200", "gb300"})
 
 Arguments = dict[str, str | int]
+
+TRIES: Final[tuple[tuple[str, Arguments], ...]] = (
+    ("SILICON", {}),
+    ("SILICON, block", {"moe_quant_mode": "fp8_block"}),
+    ("HYBRID", {}),
+)
+"""Name of the tables → what is asked instead; the first that answers counts."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,6 @@ def main() -> int:
     """Write the file, or exit with 3."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="CSV file to write")
-    parser.add_argument("--kv-cache", choices=("auto", "fp8"), default="auto", help="format of all KV caches")
     parser.add_argument("--every", type=int, default=1, help="predict every n-th row only")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
@@ -83,7 +88,7 @@ def main() -> int:
         rows = list(csv.DictReader(file))[:: options.every]
     peer, answers = Peer(), []
     for number, row in enumerate(rows, 1):
-        answers.append(peer.predict(arguments(row, options.kv_cache)))
+        answers.append(peer.predict(arguments(row)))
         if number % 250 == 0 or number == len(rows):
             failed = sum(bool(answer.failure) for answer in answers)
             print(f"{number} of {len(rows)} rows, {failed} not predicted", file=sys.stderr)
@@ -91,7 +96,7 @@ def main() -> int:
     return 0
 
 
-def arguments(row: Mapping[str, str], kv_cache: str) -> Arguments:
+def arguments(row: Mapping[str, str]) -> Arguments:
     """Return what ``cli_estimate`` is asked for a row; what the row leaves empty or 0 is left to aiconfigurator."""
     model = row["model_path"]
     asked: Arguments = {
@@ -108,11 +113,33 @@ def arguments(row: Mapping[str, str], kv_cache: str) -> Arguments:
     if DENSE.search(model):
         names = [field for field in names if "moe" not in field]
     asked |= {field: int(row[field]) for field in names if int(row[field] or 0)}
-    if model != OF_CHECKPOINT:
-        asked |= {field: row[field] for field in ("gemm_quant_mode", "moe_quant_mode") if row[field]}
-    if kv_cache == "fp8" or model == FP8_KV:
-        asked["kvcache_quant_mode"] = "fp8"
-    return asked
+    return asked | formats(row) | kv_cache(row)
+
+
+def formats(row: Mapping[str, str]) -> Arguments:
+    """Return the formats of the weights: the row's, but for two checkpoints that have their own whatever the row's label.
+
+    gpt-oss has mxfp4 experts, multiplied with mxfp8 activations on Blackwell (InferenceX's launch scripts) and with bf16 elsewhere.
+    Qwen3-235B-A22B-FP8 is block-scaled, as the sample says of it on other engines.
+    """
+    if row["model_path"] == "openai/gpt-oss-120b":
+        experts = "w4a8_mxfp4_mxfp8" if row["system"] in BLACKWELL else "w4a16_mxfp4"
+        return {"gemm_quant_mode": "bfloat16", "moe_quant_mode": experts}
+    if row["model_path"] == "Qwen/Qwen3-235B-A22B-FP8":
+        return {"gemm_quant_mode": "fp8_block", "moe_quant_mode": "fp8_block"}
+    return {field: row[field] for field in ("gemm_quant_mode", "moe_quant_mode") if row[field]}
+
+
+def kv_cache(row: Mapping[str, str]) -> Arguments:
+    """Return the format of the KV cache where more is known of it than aiconfigurator infers.
+
+    InferenceX served Llama 70B, and gpt-oss on Blackwell, with an fp8 cache (its launch scripts). Dense models that TRT-LLM serves in
+    fp8 or nvfp4 are ModelOpt's checkpoints, which ask for an fp8 cache.
+    """
+    model = row["model_path"]
+    inferencex = model == "meta-llama/Llama-3.1-70B" or (model == "openai/gpt-oss-120b" and row["system"] in BLACKWELL)
+    modelopt = bool(DENSE.search(model)) and row["backend"] == "trtllm" and row["gemm_quant_mode"] in {"fp8", "nvfp4"}
+    return {"kvcache_quant_mode": "fp8"} if inferencex or modelopt else {}
 
 
 class Peer:
@@ -129,9 +156,12 @@ class Peer:
             return replace(self._answers[key], seconds="")
         version = self._version(str(asked["system_name"]), str(asked["backend_name"]))
         start, answer = time.perf_counter(), Answer()
-        for tables in ("SILICON", "HYBRID"):
-            answer = estimate(asked | {"backend_version": version, "database_mode": tables})
+        for tables, other in TRIES:
+            if other and asked.get("moe_quant_mode") != "fp8":
+                continue
+            answer = estimate(asked | other | {"backend_version": version, "database_mode": tables.partition(",")[0]})
             if not answer.failure:
+                answer = replace(answer, tables=tables)
                 break
         self._answers[key] = replace(answer, version=version, seconds=f"{time.perf_counter() - start:.4f}")
         return self._answers[key]
@@ -154,7 +184,7 @@ def estimate(asked: Arguments) -> Answer:
             times = cli_estimate(**asked)
     except Exception as error:  # whatever its layers raise is the reason why a row isn't predicted
         return Answer(failure=reason(error))
-    return Answer(f"{times.ttft / 1e3:.6g}", f"{times.tpot / 1e3:.6g}", str(asked["database_mode"]))
+    return Answer(f"{times.ttft / 1e3:.6g}", f"{times.tpot / 1e3:.6g}")
 
 
 def reason(error: Exception) -> str:
