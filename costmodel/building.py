@@ -53,7 +53,7 @@ def build_parameters(deployment: Deployment, rates: RateSource | None = None) ->
         attention=_attention_kernels(deployment, rates),
         transfers=_transfers(deployment, rates),
         elementwise=rates.elementwise(
-            layers, _routed(deployment), architecture.hidden, deployment.activation_bytes, deployment.hardware.bandwidth
+            layers, architecture.hidden, deployment.activation_bytes, deployment.hardware.bandwidth
         ),
         overheads=rates.overheads(
             layers,
@@ -123,7 +123,8 @@ def _expert_gemm(
 ) -> ExpertGemm:
     dtype = deployment.compute_dtype_of(linear.fmt)
     ff = kind.feed_forward
-    visits = _visits(deployment, kind)
+    # With expert parallelism whole experts live on one GPU, and r replicas send it their tokens: r·N·k/e = N·k/t of them arrive.
+    visits = ff.experts_per_token / deployment.tp if deployment.ep > 1 else ff.experts_per_token
     rate = _rate(rates, "experts", dtype, deployment, linear.inputs, linear.outputs, linear.fmt)
     return ExpertGemm(
         name=linear.name,
@@ -273,21 +274,6 @@ def _transfers(deployment: Deployment, rates: RateSource) -> tuple[Transfer, ...
     if pp > 1:
         transfers.append(rates.transfer("pipeline", "pipeline_send", pp - 1, hidden_bytes / tp, link, 2))
     return tuple(transfers)
-
-
-def _routed(deployment: Deployment) -> Value:
-    """Return L_moe·k: rows that a token becomes in the layers with routed experts, those of them that fall on this GPU."""
-    kinds = zip(deployment.architecture.kinds, deployment.layer_counts, strict=True)
-    return total(_visits(deployment, kind) * count for kind, count in kinds if kind.feed_forward.kind == "moe")
-
-
-def _visits(deployment: Deployment, kind: LayerKind) -> Value:
-    """Return the experts that a token visits on one GPU.
-
-    With expert parallelism whole experts live on one GPU, and r replicas send it their tokens: r·N·k/e = N·k/t of them arrive.
-    """
-    chosen = kind.feed_forward.experts_per_token
-    return chosen / deployment.tp if deployment.ep > 1 else chosen
 
 
 def _layers(deployment: Deployment, chosen: Callable[[LayerKind], bool]) -> Value:

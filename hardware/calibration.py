@@ -86,7 +86,6 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
     },
     "elementwise": {
         "passes": (0.0, 0.0, 1e3),
-        "routed_passes": (0.0, 0.0, 1e3),
         "bandwidth_efficiency": (1.0, 0.0, 1.0),
         "launch_s": (0.0, 0.0, 1.0),
         "cached_bytes": (0.0, 0.0, 1e9),
@@ -145,8 +144,7 @@ per sequence, block). Where query heads share KV heads, queries of several seque
 contexts beyond one block of 2¹⁴/d_h keys (set, not fitted: the kernel's) are split and joined by another. Where they do not, the context
 is never split, and one multiprocessor takes key_s for every key after the first block.
 ``elementwise``: launch_s per layer + passes·x/(bandwidth_efficiency·W)·x/(x + cached_bytes) per layer with x = N·d·b_a; passes is κ of
-the nomenclature, routed_passes the same for every expert that a token visits (x = N·k·d·b_a), and cached_bytes what the
-cache saves: half of the traffic at that x.
+the nomenclature, and cached_bytes what the cache saves: half of the traffic at that x.
 ``link``: latency_s + latency_per_log2_s·log2(t) + bytes/(bandwidth_efficiency·B_link), times imbalance for the bytes.
 ``link_switch``: latency_s + latency_per_log2_s·log2(t) + the faster of one shot, (t − 1)·message/(efficiency·B_link), and two shots,
 2·(t − 1)/t·message/(efficiency·B_link) + two_shot_s; messages from large_bytes on (set, not fitted: where the engine takes another library)

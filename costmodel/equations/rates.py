@@ -86,9 +86,9 @@ class RateSource(Protocol):
         """Return a communication of ``count`` messages among ``gpus``."""
 
     def elementwise(
-        self, layers: Value, routed: Value, hidden: Value, activation_bytes: Value, bandwidth: Value
+        self, layers: Value, hidden: Value, activation_bytes: Value, bandwidth: Value
     ) -> Elementwise | None:
-        """Return the elementwise term, None if there is none; ``routed`` is L_moe·k, the experts that a token visits on this GPU."""
+        """Return the elementwise term, None if there is none."""
 
     def overheads(self, layers: Value, moe_layers: Value, normed_layers: Value) -> Overheads | None:
         """Return the engine's overheads for so many layers; None if there are none.
@@ -140,9 +140,7 @@ class DatasheetRates:
         """Return a communication at link bandwidth without latency."""
         return Transfer(name, count, bytes_per_token, 0, bandwidth)
 
-    def elementwise(
-        self, layers: Value, routed: Value, hidden: Value, activation_bytes: Value, bandwidth: Value
-    ) -> None:
+    def elementwise(self, layers: Value, hidden: Value, activation_bytes: Value, bandwidth: Value) -> None:
         """Return None: not part of the floor."""
 
     def overheads(self, layers: Value, moe_layers: Value, normed_layers: Value) -> None:
@@ -299,14 +297,13 @@ class CalibratedRates:
         return Transfer(name, count, bytes_per_token, latency, bandwidth, efficiency, imbalance, key)
 
     def elementwise(
-        self, layers: Value, routed: Value, hidden: Value, activation_bytes: Value, bandwidth: Value
+        self, layers: Value, hidden: Value, activation_bytes: Value, bandwidth: Value
     ) -> Elementwise | None:
-        """Return (κ·L + κ_r·L_moe·k)·N·d·b_a bytes at the fitted bandwidth, and a launch per layer."""
+        """Return κ·L·N·d·b_a bytes at the fitted bandwidth, and a launch per layer."""
         key = self.find("elementwise")
         if key is None:
             return None
-        passed = self.number(key, "passes") * layers + self.number(key, "routed_passes") * routed
-        moved = passed * hidden * activation_bytes
+        moved = self.number(key, "passes") * layers * hidden * activation_bytes
         return Elementwise(
             moved,
             self.number(key, "bandwidth_efficiency") * bandwidth,

@@ -39,7 +39,6 @@ Array = NDArray[np.float64]
 STEP_OVERHEADS: dict[tuple[str, str], float] = {
     ("launches", "hidden"): 1.0,
     ("elementwise", "passes"): 100.0,
-    ("elementwise", "routed_passes"): 100.0,
     ("overhead.graph", "per_step_s"): 0.05,
     ("overhead.graph", "per_layer_s"): 1e-3,
     ("overhead.graph", "per_moe_layer_s"): 1e-3,

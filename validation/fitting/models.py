@@ -153,7 +153,7 @@ def elementwise_model(free: tuple[str, ...], bandwidth: float, hidden: int) -> K
     """Return the model of a layer's elementwise kernels for ``tokens`` of ``hidden`` 16-bit activations."""
 
     def build(rates: RateSource) -> Parameters:
-        return Parameters((), (), (), elementwise=rates.elementwise(1, 0, hidden, 2, bandwidth))
+        return Parameters((), (), (), elementwise=rates.elementwise(1, hidden, 2, bandwidth))
 
     tokens = _count("tokens")
     return _model("elementwise", "elementwise", free, build, Work(tokens, 1, 1, 0, {}, {}, {}), ("tokens",))
