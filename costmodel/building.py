@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -137,8 +138,17 @@ def _expert_gemm(
         rate=rate,
         visits_per_token=visits,
         copies=linear.copies,
+        imbalance=_imbalance(ff.experts, deployment.ep),
         grouped=rates.grouped(rate),
     )
+
+
+def _imbalance(experts: Value, gpus: int) -> Value:
+    """Rows of the busiest of e GPUs over the mean, if experts' popularity is spread exponentially: 1 + log2(e)/2·√(e/E).
+
+    E/e experts of one GPU spread by √(e/E) of their mean, and the largest of e normal values is close to log2(e)/2 spreads above it.
+    """
+    return 1 if gpus == 1 else 1 + math.log2(gpus) / 2 * (gpus / experts) ** 0.5
 
 
 def _rate(

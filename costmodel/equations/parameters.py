@@ -176,6 +176,7 @@ class ExpertGemm:
         rate: how fast it runs.
         visits_per_token: experts per token that fall on this GPU.
         copies: experts on this GPU.
+        imbalance: rows of the busiest GPU over the mean, ≥ 1; the grouped form waits for it.
         grouped: the fitted form that needs more than a rate; None for the plain form.
     """
 
@@ -189,6 +190,7 @@ class ExpertGemm:
     rate: Rate
     visits_per_token: Value = 1
     copies: Value = 1
+    imbalance: Value = 1
     grouped: GroupedExperts | None = None
 
 

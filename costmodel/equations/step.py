@@ -220,12 +220,13 @@ def _grouped_experts(expert: ExpertGemm, grouped: GroupedExperts, tokens: Value)
     experts = expert.copies * touched
     flops, io = expert.flops_per_token * tokens, expert.io_bytes_per_token * tokens
     moved = expert.weight_bytes * (1 - expert.idle_probability**served) + io
+    busiest = expert.imbalance
     padding = expert.flops_per_token / expert.visits_per_token * grouped.padding_rows * experts
-    compute = (flops + padding) / (rate.compute_efficiency * rate.peak)
-    memory = (expert.weight_bytes * touched + io) / (rate.bandwidth_efficiency * rate.bandwidth)
+    compute = (flops * busiest + padding) / (rate.compute_efficiency * rate.peak)
+    memory = (expert.weight_bytes * touched + io * busiest) / (rate.bandwidth_efficiency * rate.bandwidth)
     memory = memory + grouped.expert_s * experts * expert.count
     fixed = rate.launch * expert.count
-    passes = rate.per_token * expert.count * expert.visits_per_token * tokens
+    passes = rate.per_token * expert.count * expert.visits_per_token * tokens * busiest
     floor = maximum(flops / rate.peak, moved / rate.bandwidth)
     seconds = maximum(maximum(compute, memory) + passes + fixed, floor)
     return OperatorTime(

@@ -73,6 +73,13 @@ def test_never_below_the_roofline_and_never_falling(fit: dict[str, float], deplo
         assert np.array_equal(fitted[name].bytes, floor[name].bytes)
 
 
+def test_a_step_waits_for_the_busiest_gpu() -> None:
+    # 8 GPUs of 16 experts each: 1 + log2(8)/2·√(8/128) = 1.375 times the mean, of 8 experts per token 1.
+    tokens, rest = 8192, {**FIT, "launch_s": 0.0, "padding_rows": 0.0, "passes": 0.0}
+    found = operators(tokens, rest, tp=8, ep=8)["experts.down_proj"]
+    assert found.seconds == pytest.approx(LAYERS * 1.375 * 2 * HIDDEN * WIDTH * tokens / (0.8 * F), rel=1e-12)
+
+
 def test_floats_and_arrays_agree() -> None:
     tokens = np.array([1.0, 7.0, 300.0])
     together = operators(tokens, FIT)["experts.gate_up_proj"].seconds

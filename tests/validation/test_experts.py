@@ -27,11 +27,12 @@ GENERATOR = np.random.default_rng(3)
 
 def pick(*values: int) -> Array:
     """Return random choices."""
-    return GENERATOR.choice(np.array(values, dtype=np.float64), ROWS)
+    chosen: Array = GENERATOR.choice(np.array(values, dtype=np.float64), ROWS)
+    return chosen
 
 
-DATA = {
-    "tokens": np.round(np.exp2(GENERATOR.uniform(0, 14, ROWS))),
+DATA: dict[str, Array] = {
+    "tokens": np.round(2 ** GENERATOR.uniform(0, 14, ROWS)),
     "hidden": pick(2048, 4096, 6144),
     "width": pick(192, 384, 768, 1536),
     "top_k": pick(2, 4, 8),

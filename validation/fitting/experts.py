@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import sympy
 
@@ -88,7 +89,7 @@ def experts_model(
     return model_of(operator, form, free, build, Work(tokens, tokens, tokens, 0, {}, {}, {}), names)
 
 
-def expert_tasks(gpu: str, engine: str, peaks: Mapping[str, float], bandwidth: float, fewest: int) -> Iterator[Task]:
+def expert_tasks(gpu: str, engine: str, peaks: Mapping[Any, float], bandwidth: float, fewest: int) -> Iterator[Task]:
     """Yield what is needed to fit the routed experts of every stored format that the part can multiply."""
     for stored in EXPERT_FORMATS:
         kind = quantisation(stored)
