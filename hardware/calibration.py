@@ -50,7 +50,7 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "launch_s": (0.0, 0.0, 1.0),
         "sharpness": (math.inf, 1.0, math.inf),
         "tile_rows": (0.0, 0.0, 4096.0),
-        "kv_passes": (1.0, 1.0, 1e4),
+        "shared_passes": (0.0, 0.0, 1e4),
     },
     "decode_split": {
         "bandwidth_efficiency": (1.0, 0.0, 1.0),
@@ -103,8 +103,8 @@ much where a product does not fill the GPU once, at most wave_s on top where its
 smooth_max(smooth_max(compute, memory), depth_s·k): a kernel that does not split k takes its time for the depth alone.
 ``gemm_quant_tiled``: the same with plain maxima and whole tiles of rows, N rounded up to T/4, T/2 or multiples of T = tile_rows (set, not
 fitted: CUTLASS on Hopper pairs tiles of 128 rows, and its matrix instruction takes 64); depth_s·k is the time of a whole tile.
-``prefill_tile``: launch_s + smooth_max(compute + (queries, outputs and kv_passes times the K and V bytes)/(bandwidth_efficiency·W),
-the longest tile: tile_rows queries over all their keys on one multiprocessor). Bytes are those of smooth_max(n, tile_rows/2, 4) tokens
+``prefill_tile``: launch_s + smooth_max(compute + bytes/(bandwidth_efficiency·W), the longest tile: tile_rows queries over all their keys on
+one multiprocessor). Bytes are Q and O, K and V, and shared_passes times the geometric mean of the two for new tokens. They are those of smooth_max(n, tile_rows/2, 4) tokens
 per chunk, the least that a tile works on; one half and four are set, not fitted.
 ``decode_split``: launch_s + saturation_s·c/(c + saturation_tokens) + the K and V bytes of smooth_max(c, padding_tokens, sharpness) tokens
 per sequence, c the mean context; sharpness 1 adds the two. Bytes take wave_s at least, the time of one wave of blocks.

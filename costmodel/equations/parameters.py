@@ -55,13 +55,14 @@ class PrefillTile:
 
     Attributes:
         io_bytes_per_token: queries and outputs, 2·h·(d_qk + d_v)/2·b_a per layer and query, times layers [B].
-        kv_passes: ω, times that K and V are read.
+        shared_passes: ω, passes over the geometric mean of a new token's bytes of Q and O and of its K and V: what tiles of grouped
+            heads exchange beyond reading and writing each once.
         tile_flops: FLOPs per key of the longest tile as if every multiprocessor worked at it: 4·T·d_h·SM, times layers [FLOP].
         least_rows: T/2, tokens of a chunk whose bytes move at least.
     """
 
     io_bytes_per_token: Value
-    kv_passes: Value
+    shared_passes: Value
     tile_flops: Value
     least_rows: Value = 0
 

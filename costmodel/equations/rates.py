@@ -167,12 +167,12 @@ class CalibratedRates:
         return self.kernel(operator, next(known, suffixes[-1]), peak, bandwidth)
 
     def prefill_tile(self, rate: Rate, io_bytes_per_token: Value, flops_per_key_row: Value) -> PrefillTile | None:
-        """Return the tiled form where the calibration has it: ω passes over K and V, tiles of T rows, half a tile at least."""
+        """Return the tiled form where the calibration has it: ω shared passes, tiles of T rows, half a tile at least."""
         key = rate.calibrated_by
         if not key or self.calibration.operators[key].form != "prefill_tile":
             return None
         rows = self.number(key, "tile_rows")
-        return PrefillTile(io_bytes_per_token, self.number(key, "kv_passes"), rows * flops_per_key_row, rows / 2)
+        return PrefillTile(io_bytes_per_token, self.number(key, "shared_passes"), rows * flops_per_key_row, rows / 2)
 
     def decode_split(
         self, rate: Rate, heads: Value = 1, kv_heads: Value = 1, head_dim: Value = 128, count: Value = 1

@@ -255,7 +255,7 @@ def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, flo
         "quantise_efficiency": "e_q",
         "depth_s": "t_k",
         "tile_rows": "T_q",
-        "kv_passes": "omega",
+        "shared_passes": "omega",
         "padding_tokens": "r",
         "saturation_s": "t_1",
         "saturation_tokens": "c_1",
