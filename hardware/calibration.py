@@ -104,8 +104,8 @@ smooth_max(smooth_max(compute, memory), depth_s·k): a kernel that does not spli
 ``gemm_quant_tiled``: the same with plain maxima and whole tiles of rows, N rounded up to T/4, T/2 or multiples of T = tile_rows (set, not
 fitted: CUTLASS on Hopper pairs tiles of 128 rows, and its matrix instruction takes 64); depth_s·k is the time of a whole tile.
 ``prefill_tile``: launch_s + smooth_max(compute + bytes/(bandwidth_efficiency·W), the longest tile: tile_rows queries over all their keys on
-one multiprocessor). Bytes are Q and O, K and V, and shared_passes times the geometric mean of the two for new tokens. They are those of smooth_max(n, tile_rows/2, 4) tokens
-per chunk, the least that a tile works on; one half and four are set, not fitted.
+one multiprocessor). Bytes are Q and O, K and V, and for new tokens shared_passes times the geometric mean of the two, all of
+smooth_max(n, tile_rows/2, 4) tokens per chunk: a tile works on half its rows at least. One half and four are set, not fitted.
 ``decode_split``: launch_s + saturation_s·c/(c + saturation_tokens) + the K and V bytes of smooth_max(c, padding_tokens, sharpness) tokens
 per sequence, c the mean context; sharpness 1 adds the two. Bytes take wave_s at least, the time of one wave of blocks.
 ``decode_blocks``: FlashAttention-2. launch_s + extra_launch_s for each further kernel + max(K and V bytes of max(c, padding_tokens) tokens

@@ -1,5 +1,6 @@
 """The fitted forms of matrices, attention and links, against their formulas worked out by hand."""
 
+import itertools
 import math
 from typing import Any
 
@@ -150,7 +151,9 @@ def test_a_partly_empty_wave_doubles_small_products_and_adds_its_length_to_large
         assert compute < found / 32 < compute + 2e-5
 
 
-@pytest.mark.parametrize(("tokens", "rows"), [(1, 64), (64, 64), (65, 128), (129, 256), (256, 256), (257, 512), (1000, 1024)])
+@pytest.mark.parametrize(
+    ("tokens", "rows"), [(1, 64), (64, 64), (65, 128), (129, 256), (256, 256), (257, 512), (1000, 1024)]
+)
 def test_products_take_whole_tiles(tokens: int, rows: int) -> None:
     # gate_up_proj: k = 4096, m = 28672. Compute is made slow enough to bind.
     fit = {"form": "gemm_quant_tiled", "compute_efficiency": 0.01, "quantise_efficiency": 0.4}
@@ -186,17 +189,20 @@ FITTED: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("operator", "fit"), FITTED, ids=[fit["form"] for _, fit in FITTED])
 def test_more_tokens_never_take_less_time_and_nothing_beats_the_roofline(operator: str, fit: dict[str, Any]) -> None:
     lengths = [*range(1, 20), *range(20, 600, 7), *range(600, 9000, 211)]
-    steps = (
+    steps: list[tuple[list[Chunk], list[Decodes]]] = (
         [([], [Decodes(n, 700)]) for n in lengths] + [([], [Decodes(3, 20 * n)]) for n in lengths]
         if operator == "decode_attention"
         else [([Chunk(n)], []) for n in lengths]
     )
     fitted = [sum(seconds(operator, dict(fit), chunks, decodes, tp=4).values()) for chunks, decodes in steps]
-    plain = [sum(seconds(operator, {"form": OPERATORS[operator]}, *load, tp=4).values()) for load in steps]
+    plain = [
+        sum(seconds(operator, {"form": OPERATORS[operator]}, chunks, decodes, tp=4).values())
+        for chunks, decodes in steps
+    ]
     assert all(here >= floor * (1 - 1e-12) for here, floor in zip(fitted, plain, strict=True))
     half = len(lengths) if operator == "decode_attention" else len(steps)
     for group in (fitted[:half], fitted[half:]):
-        assert all(later >= earlier * (1 - 1e-12) for earlier, later in zip(group, group[1:], strict=False))
+        assert all(later >= earlier * (1 - 1e-12) for earlier, later in itertools.pairwise(group))
 
 
 def test_attention_is_looked_up_by_heads_cache_and_window() -> None:
@@ -209,7 +215,9 @@ def test_attention_is_looked_up_by_heads_cache_and_window() -> None:
     }
 
     def found(model: str, kv_dtype: str) -> list[str]:
-        parameters = build_parameters(deploy(model, "h100-sxm", kv_dtype=kv_dtype), CalibratedRates(calibration_of(fits)))
+        parameters = build_parameters(
+            deploy(model, "h100-sxm", kv_dtype=kv_dtype), CalibratedRates(calibration_of(fits))
+        )
         return [kernel.decode_rate.calibrated_by.partition(".")[2] for kernel in parameters.attention]
 
     assert found("Llama-3.1-8B", "bf16") == ["bf16"]

@@ -45,7 +45,9 @@ def held_out(groups: Sequence[NDArray[np.float64]], seed: int = 0, share: float 
     return np.isin(member, chosen)
 
 
-def errors_where(predicted: NDArray[np.float64], measured: NDArray[np.float64], rows: NDArray[np.bool_]) -> Errors | None:
+def errors_where(
+    predicted: NDArray[np.float64], measured: NDArray[np.float64], rows: NDArray[np.bool_]
+) -> Errors | None:
     """Return the errors of some rows; None where there are fewer than :data:`FEWEST`."""
     return errors_of(predicted[rows], measured[rows]) if np.count_nonzero(rows) >= FEWEST else None
 

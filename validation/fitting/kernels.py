@@ -132,12 +132,15 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
     peaks = {dtype: figure.value for dtype, figure in profile.peak_flops.items()}
     bandwidth = profile.memory_bandwidth.value
     units = profile.compute_units.value if profile.compute_units else 1.0
-    for stored, form, free in MATRICES:
+    tiled = profile.architecture == "hopper" and engine in (
+        "vllm",
+        "sglang",
+    )  # CUTLASS; TensorRT-LLM has kernels of its own
+    for stored, usual, parameters in MATRICES:
         kind = quantisation(stored)
         if kind.compute not in peaks:
             continue
-        if stored == "fp8" and profile.architecture == "hopper" and engine in ("vllm", "sglang"):
-            form, free = "gemm_quant_tiled", GEMM_QUANT_TILED  # CUTLASS; TensorRT-LLM has kernels of its own
+        form, free = ("gemm_quant_tiled", GEMM_QUANT_TILED) if tiled and stored == "fp8" else (usual, parameters)
         peak, width = peaks[kind.compute], kind.weights.bytes_per_weight
         model = gemm_model(f"gemm.{kind.compute}", form, free, peak, bandwidth, width)
         yield _Task(
@@ -151,11 +154,12 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
         )
     if "bf16" not in peaks:
         return
-    for kind in KINDS:
-        yield from _attention_tasks(kind, gpu, engine, peaks, bandwidth, units)
-    free = LINK_SWITCH + LARGE if engine == "vllm" else LINK_SWITCH
+    for heads in KINDS:
+        yield from _attention_tasks(heads, gpu, engine, peaks, bandwidth, units)
+    link = profile.link.bandwidth_per_direction.value
+    messages = all_reduce_model("link_switch", LINK_SWITCH + LARGE if engine == "vllm" else LINK_SWITCH, link)
     yield _Task(
-        model=partial(_same, all_reduce_model("link_switch", free, profile.link.bandwidth_per_direction.value)),
+        model=partial(_same, messages),
         read=lambda: silicon.all_reduce(gpu, engine),
         rules=rules.all_reduce_rules(gpu),
         data=lambda table: {"gpus": table.gpus, "message": table.bytes},
@@ -183,7 +187,7 @@ def _attention_tasks(
         rules=rules.prefill_rules(gpu),
         data=lambda table: {**_heads(table), "batch": table.batch, "tokens": table.tokens, "cached": table.cached},
         groups=("heads", "kv_heads", "batch"),
-        ranges=lambda table: {"kv_tokens": table.batch * np.minimum(table.cached + table.tokens, table.window)},
+        ranges=lambda table: {"kv_tokens": table.batch * (table.cached + table.tokens)},
         served=lambda table: table.tokens >= rules.SERVED_TOKENS,
     )
     yield _Task(
@@ -192,7 +196,7 @@ def _attention_tasks(
         rules=rules.decode_rules(gpu),
         data=lambda table: {**_heads(table), "batch": table.batch, "read": _read(table)},
         groups=("heads", "kv_heads", "batch"),
-        ranges=lambda table: {"kv_tokens": table.batch * _read(table)},
+        ranges=lambda table: {"kv_tokens": table.batch * (table.context + 1)},
         served=lambda table: table.context >= rules.SERVED_TOKENS,
     )
 
