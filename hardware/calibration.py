@@ -111,7 +111,8 @@ per sequence, c the mean context; sharpness 1 adds the two. Bytes take wave_s at
 ``decode_blocks``: FlashAttention-2. launch_s + extra_launch_s for each further kernel + max(K and V bytes of max(c, padding_tokens) tokens
 per sequence, block). Where query heads share KV heads, queries of several sequences and KV heads are rearranged by one more kernel, and
 contexts beyond one block of 2¹⁴/d_h keys (set, not fitted: the kernel's) are split and joined by another. Where they do not, the context
-is never split, and one multiprocessor takes key_s for every key after the first block.
+is never split, and one multiprocessor takes key_s for every key after the first block. In a sliding window every query head reads K and V
+by itself, one multiprocessor takes key_s for every key, and there is one kernel.
 ``elementwise``: launch_s per layer + passes·N·d·b_a/(bandwidth_efficiency·W) per layer; passes is κ of the nomenclature.
 ``link``: latency_s + latency_per_log2_s·log2(t) + bytes/(bandwidth_efficiency·B_link), times imbalance for the bytes.
 ``link_switch``: latency_s + latency_per_log2_s·log2(t) + the faster of one shot, (t − 1)·message/(efficiency·B_link), and two shots,

@@ -96,6 +96,7 @@ class DecodeBlocks:
         splits: kernels that join a split context, and their time [s]; 0 where heads are not shared and nothing is split.
         copies: the same of the kernel that rearranges the queries of several sequences; 0 where there is nothing to rearrange.
         per_key: time of one more key on one multiprocessor, where a context is not split [s].
+        reads: how often K and V are read: h/h_kv in a window, where query heads are not served together.
     """
 
     padding_tokens: Value
@@ -103,6 +104,7 @@ class DecodeBlocks:
     splits: Value
     copies: Value
     per_key: Value
+    reads: Value = 1
 
 
 @dataclass(frozen=True, slots=True)

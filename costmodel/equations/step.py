@@ -237,7 +237,7 @@ def _decode_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
     compute = flops / rate.peak
     least = kernel.kv_bytes_per_token * split.padding_tokens * work.decodes
     if isinstance(split, DecodeBlocks):
-        memory = maximum(moved, least) / (rate.bandwidth_efficiency * rate.bandwidth)
+        memory = split.reads * maximum(moved, least) / (rate.bandwidth_efficiency * rate.bandwidth)
         beyond = maximum(read / maximum(work.decodes, 1) - split.block_tokens, 0)
         fixed = (
             rate.launch * launches

@@ -141,6 +141,18 @@ def test_contexts_of_heads_that_share_nothing_are_not_split(streams: int, limit:
     assert found == pytest.approx(32 * (1.2e-5 + max(alone, moved)), rel=1e-12)
 
 
+def test_blocks_of_a_window_serve_every_query_head_by_itself() -> None:
+    # gpt-oss-20b: 64 query heads over 8 KV heads of 64, 12 layers with a window of 128.
+    values = {name: {"value": value} for name, value in BLOCKS.items() if name != "form"}
+    fit = {"decode_attention": {"form": "decode_blocks", "parameters": values}}
+    parameters = build_parameters(deploy("gpt-oss-20b", "h100-sxm"), CalibratedRates(calibration_of(fit)))
+    for streams in (1, 256):
+        work = make_work([], [Decodes(streams, 5000)], parameters.windows)
+        found = {item.name: item.seconds for item in step_operators(parameters, work)}["decode_attention.window_128"]
+        moved = 8 * streams * 128 * 2 * 8 * 64 * 2 / (0.8 * W)
+        assert found == pytest.approx(12 * (1.2e-5 + max(moved, 128 * 2e-8)), rel=1e-12)
+
+
 def test_a_partly_empty_wave_doubles_small_products_and_adds_its_length_to_large_ones() -> None:
     fit = {"form": "gemm_split", "wave_s": 2e-5}
     k, m = 14336, 4096

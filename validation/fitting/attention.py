@@ -20,7 +20,7 @@ DECODE_SPLIT = ("bandwidth_efficiency", "launch_s", "padding_tokens", "saturatio
 DECODE_WINDOW = ("bandwidth_efficiency", "launch_s", "wave_s")
 """In a full window every sequence reads the same tokens: nothing is padded or split, and nothing saturates."""
 DECODE_BLOCKS = ("bandwidth_efficiency", "launch_s", "padding_tokens", "extra_launch_s", "key_s")
-DECODE_BLOCKS_WINDOW = ("bandwidth_efficiency", "launch_s", "extra_launch_s")
+DECODE_BLOCKS_WINDOW = ("bandwidth_efficiency", "launch_s", "key_s")
 
 FLASH_ATTENTION_2: Final = ("vllm_flash_attn", "vllm_flash_attn_fa2")
 """FlashAttention-2, which vLLM takes before Hopper: its decode kernel has a form of its own."""

@@ -177,7 +177,10 @@ def _attention_tasks(
     name = kind.suffix("bf16")
 
     def decode(table: Any) -> KernelModel:
-        return decode_model(f"decode_attention.{name}", *decode_form(table, kind), peak, bandwidth, width)
+        form, free = decode_form(table, kind)
+        return decode_model(
+            f"decode_attention.{name}", form, free, peak, bandwidth, width, windowed=kind.window is not None
+        )
 
     yield _Task(
         model=lambda _table: prefill_model(
