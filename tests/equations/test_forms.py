@@ -201,11 +201,9 @@ FITTED: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("operator", "fit"), FITTED, ids=[fit["form"] for _, fit in FITTED])
 def test_more_tokens_never_take_less_time_and_nothing_beats_the_roofline(operator: str, fit: dict[str, Any]) -> None:
     lengths = [*range(1, 20), *range(20, 600, 7), *range(600, 9000, 211)]
-    steps: list[tuple[list[Chunk], list[Decodes]]] = (
-        [([], [Decodes(n, 700)]) for n in lengths] + [([], [Decodes(3, 20 * n)]) for n in lengths]
-        if operator == "decode_attention"
-        else [([Chunk(n)], []) for n in lengths]
-    )
+    steps: list[tuple[list[Chunk], list[Decodes]]] = [([Chunk(n)], []) for n in lengths]
+    if operator == "decode_attention":
+        steps = [([], [Decodes(n, 700)]) for n in lengths] + [([], [Decodes(3, 20 * n)]) for n in lengths]
     fitted = [sum(seconds(operator, dict(fit), chunks, decodes, tp=4).values()) for chunks, decodes in steps]
     plain = [
         sum(seconds(operator, {"form": OPERATORS[operator]}, chunks, decodes, tp=4).values())
