@@ -203,7 +203,9 @@ def test_more_tokens_never_take_less_time_and_nothing_beats_the_roofline(operato
     lengths = [*range(1, 20), *range(20, 600, 7), *range(600, 9000, 211)]
     steps: list[tuple[list[Chunk], list[Decodes]]] = [([Chunk(n)], []) for n in lengths]
     if operator == "decode_attention":
-        steps = [([], [Decodes(n, 700)]) for n in lengths] + [([], [Decodes(3, 20 * n)]) for n in lengths]
+        nothing: list[Chunk] = []
+        groups = [Decodes(n, 700) for n in lengths] + [Decodes(3, 20 * n) for n in lengths]
+        steps = [(nothing, [group]) for group in groups]
     fitted = [sum(seconds(operator, dict(fit), chunks, decodes, tp=4).values()) for chunks, decodes in steps]
     plain = [
         sum(seconds(operator, {"form": OPERATORS[operator]}, chunks, decodes, tp=4).values())
