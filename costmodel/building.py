@@ -217,7 +217,7 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
                     prefill, heads * widths * deployment.activation_bytes * count, 2 * widths * hardware.units * count
                 ),
                 decode_split=rates.decode_split(
-                    decode, heads, kv_heads_per_gpu(attention, tp), attention.head_dim, count
+                    decode, heads, kv_heads_per_gpu(attention, tp), attention.head_dim, count, window is not None
                 ),
                 mixed_tiles=rates.mixed_tiles(
                     prefill, heads / hardware.units, 2 * widths * hardware.units * count, count

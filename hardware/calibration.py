@@ -58,7 +58,7 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "launch_s": (0.0, 0.0, 1.0),
         "sharpness": (math.inf, 1.0, math.inf),
         "tile_rows": (0.0, 0.0, 4096.0),
-        "kv_passes": (1.0, 1.0, 1e4),
+        "shared_passes": (0.0, 0.0, 1e4),
     },
     "mixed_tiles": {
         "compute_efficiency": (1.0, 0.0, 1.0),
@@ -132,9 +132,9 @@ smooth_max(smooth_max(compute, memory), depth_s·k): a kernel that does not spli
 memory + expert_s for every expert touched), never below the roofline; experts are touched as an uneven router does.
 ``gemm_quant_tiled``: the same with plain maxima and whole tiles of rows, N rounded up to T/4, T/2 or multiples of T = tile_rows (set, not
 fitted: CUTLASS on Hopper pairs tiles of 128 rows, and its matrix instruction takes 64); depth_s·k is the time of a whole tile.
-``prefill_tile``: launch_s + smooth_max(compute + (queries, outputs and kv_passes times the K and V bytes)/(bandwidth_efficiency·W),
-the longest tile: tile_rows queries over all their keys on one multiprocessor). Bytes are those of smooth_max(n, tile_rows/2, 4) tokens
-per chunk, the least that a tile works on; one half and four are set, not fitted.
+``prefill_tile``: launch_s + smooth_max(compute + bytes/(bandwidth_efficiency·W), the longest tile: tile_rows queries over all their keys on
+one multiprocessor). Bytes are Q and O, K and V, and for new tokens shared_passes times the geometric mean of the two, all of
+smooth_max(n, tile_rows/2, 4) tokens per chunk: a tile works on half its rows at least. One half and four are set, not fitted.
 ``mixed_tiles``: prefill and decode attention of a step with prefill in one kernel; tiles of block_rows queries on the multiprocessors,
 tile_s for each of a decoding sequence and empty_tile_s for those it leaves empty (``costmodel.equations.mixed_attention``).
 ``decode_split``: launch_s + saturation_s·c/(c + saturation_tokens) + the K and V bytes of smooth_max(c, padding_tokens, sharpness) tokens
@@ -142,7 +142,8 @@ per sequence, c the mean context; sharpness 1 adds the two. Bytes take wave_s at
 ``decode_blocks``: FlashAttention-2. launch_s + extra_launch_s for each further kernel + max(K and V bytes of max(c, padding_tokens) tokens
 per sequence, block). Where query heads share KV heads, queries of several sequences and KV heads are rearranged by one more kernel, and
 contexts beyond one block of 2¹⁴/d_h keys (set, not fitted: the kernel's) are split and joined by another. Where they do not, the context
-is never split, and one multiprocessor takes key_s for every key after the first block.
+is never split, and one multiprocessor takes key_s for every key after the first block. In a sliding window every query head reads K and V
+by itself, one multiprocessor takes key_s for every key, and there is one kernel.
 ``elementwise``: launch_s per layer + passes·x/(bandwidth_efficiency·W)·x/(x + cached_bytes) per layer with x = N·d·b_a; passes is κ of
 the nomenclature, and cached_bytes what the cache saves: half of the traffic at that x.
 ``link``: latency_s + latency_per_log2_s·log2(t) + bytes/(bandwidth_efficiency·B_link), times imbalance for the bytes.

@@ -55,13 +55,14 @@ class PrefillTile:
 
     Attributes:
         io_bytes_per_token: queries and outputs, 2·h·(d_qk + d_v)/2·b_a per layer and query, times layers [B].
-        kv_passes: ω, times that K and V are read.
+        shared_passes: ω, passes over the geometric mean of a new token's bytes of Q and O and of its K and V: what tiles of grouped
+            heads exchange beyond reading and writing each once.
         tile_flops: FLOPs per key of the longest tile as if every multiprocessor worked at it: 4·T·d_h·SM, times layers [FLOP].
         least_rows: T/2, tokens of a chunk whose bytes move at least.
     """
 
     io_bytes_per_token: Value
-    kv_passes: Value
+    shared_passes: Value
     tile_flops: Value
     least_rows: Value = 0
 
@@ -95,6 +96,7 @@ class DecodeBlocks:
         splits: kernels that join a split context, and their time [s]; 0 where heads are not shared and nothing is split.
         copies: the same of the kernel that rearranges the queries of several sequences; 0 where there is nothing to rearrange.
         per_key: time of one more key on one multiprocessor, where a context is not split [s].
+        reads: how often K and V are read: h/h_kv in a window, where query heads are not served together.
     """
 
     padding_tokens: Value
@@ -102,6 +104,7 @@ class DecodeBlocks:
     splits: Value
     copies: Value
     per_key: Value
+    reads: Value = 1
 
 
 @dataclass(frozen=True, slots=True)

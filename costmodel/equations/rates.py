@@ -64,7 +64,13 @@ class RateSource(Protocol):
         """
 
     def decode_split(
-        self, rate: Rate, heads: Value = 1, kv_heads: Value = 1, head_dim: Value = 128, count: Value = 1
+        self,
+        rate: Rate,
+        heads: Value = 1,
+        kv_heads: Value = 1,
+        head_dim: Value = 128,
+        count: Value = 1,
+        windowed: bool = False,
     ) -> DecodeSplit | DecodeBlocks | None:
         """Return the fitted form of decode attention, None for the plain form.
 
@@ -73,6 +79,7 @@ class RateSource(Protocol):
             heads, kv_heads: on this GPU.
             head_dim: d_h.
             count: layers.
+            windowed: their window is a sliding one.
         """
 
     def mixed_tiles(
@@ -127,7 +134,13 @@ class DatasheetRates:
         """Return None: the plain form."""
 
     def decode_split(
-        self, rate: Rate, heads: Value = 1, kv_heads: Value = 1, head_dim: Value = 128, count: Value = 1
+        self,
+        rate: Rate,
+        heads: Value = 1,
+        kv_heads: Value = 1,
+        head_dim: Value = 128,
+        count: Value = 1,
+        windowed: bool = False,
     ) -> None:
         """Return None: the plain form."""
 
@@ -233,20 +246,26 @@ class CalibratedRates:
         return GroupedExperts(self.number(key, "padding_rows"), self.number(key, "expert_s"))
 
     def prefill_tile(self, rate: Rate, io_bytes_per_token: Value, flops_per_key_row: Value) -> PrefillTile | None:
-        """Return the tiled form where the calibration has it: ω passes over K and V, tiles of T rows, half a tile at least."""
+        """Return the tiled form where the calibration has it: ω shared passes, tiles of T rows, half a tile at least."""
         key = rate.calibrated_by
         if not key or self.calibration.operators[key].form != "prefill_tile":
             return None
         rows = self.number(key, "tile_rows")
-        return PrefillTile(io_bytes_per_token, self.number(key, "kv_passes"), rows * flops_per_key_row, rows / 2)
+        return PrefillTile(io_bytes_per_token, self.number(key, "shared_passes"), rows * flops_per_key_row, rows / 2)
 
     def decode_split(
-        self, rate: Rate, heads: Value = 1, kv_heads: Value = 1, head_dim: Value = 128, count: Value = 1
+        self,
+        rate: Rate,
+        heads: Value = 1,
+        kv_heads: Value = 1,
+        head_dim: Value = 128,
+        count: Value = 1,
+        windowed: bool = False,
     ) -> DecodeSplit | DecodeBlocks | None:
         """Return the split form where the calibration has it, or the one by blocks.
 
         Heads share KV heads where h > h_kv: FlashAttention-2 then splits contexts over multiprocessors, and not otherwise. Blocks hold
-        256, 128, 64 keys of dimension 64, 128, 256.
+        256, 128, 64 keys of dimension 64, 128, 256. In a sliding window it serves every query head by itself and splits nothing.
         """
         key = rate.calibrated_by
         form = self.calibration.operators[key].form if key else ""
@@ -255,6 +274,9 @@ class CalibratedRates:
             return DecodeSplit(*(self.number(key, name) for name in names))
         if form != "decode_blocks":
             return None
+        if windowed:
+            per_key = self.number(key, "key_s") * count
+            return DecodeBlocks(self.number(key, "padding_tokens"), 0, 0, 0, per_key, heads / kv_heads)
         shared = minimum(maximum(heads - kv_heads, 0), 1)
         extra = self.number(key, "extra_launch_s") * count * shared
         return DecodeBlocks(

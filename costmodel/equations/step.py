@@ -263,7 +263,9 @@ def _prefill_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]
         least = tile.least_rows * work.prefills
         queries = smooth_max(queries, least, 4)
         read = smooth_max(read, kernel.kv_bytes_per_token * least, 4)
-    memory = (queries * tile.io_bytes_per_token + tile.kv_passes * read) / (rate.bandwidth_efficiency * rate.bandwidth)
+    shared = tile.shared_passes * (tile.io_bytes_per_token * kernel.kv_bytes_per_token) ** 0.5
+    passed = queries * (tile.io_bytes_per_token + shared) + read
+    memory = passed / (rate.bandwidth_efficiency * rate.bandwidth)
     longest = tile.tile_flops * longest_kv(work.chunks, kernel.window) / (rate.compute_efficiency * rate.peak)
     fixed = rate.launch * launches
     seconds = smooth_max(compute + memory, longest, rate.sharpness) + fixed
@@ -312,7 +314,7 @@ def _decode_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
     compute = flops / rate.peak
     least = kernel.kv_bytes_per_token * split.padding_tokens * work.decodes
     if isinstance(split, DecodeBlocks):
-        memory = maximum(moved, least) / (rate.bandwidth_efficiency * rate.bandwidth)
+        memory = split.reads * maximum(moved, least) / (rate.bandwidth_efficiency * rate.bandwidth)
         beyond = maximum(read / maximum(work.decodes, 1) - split.block_tokens, 0)
         fixed = (
             rate.launch * launches

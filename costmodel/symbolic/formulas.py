@@ -256,7 +256,7 @@ def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, flo
         "quantise_efficiency": "e_q",
         "depth_s": "t_k",
         "tile_rows": "T_q",
-        "kv_passes": "omega",
+        "shared_passes": "omega",
         "tile_s": "t_t",
         "empty_tile_s": "t_e",
         "cached_bytes": "x_1",

@@ -28,6 +28,7 @@ from costmodel.validation.datasets.rules import (
     Rule,
     all_reduce_rules,
     apply_rules,
+    chosen_kernel,
     count_each,
     decode_rules,
     gemm_rules,
@@ -176,6 +177,30 @@ def test_nothing_stays_below_the_floor(gpu: str) -> None:
     assert np.all(messages.graph & (messages.bytes <= 2**27) & (messages.seconds >= all_reduce_floor(messages, part)))
     assert min(len(matrices), len(prompts), len(decodes)) > 1000
     assert len(messages) >= 40
+
+
+@needs_silicon
+def test_of_two_kernels_the_one_that_the_engine_takes_stays() -> None:
+    table = silicon.decode_attention("b200", "sglang")
+    table = table.select((table.head_dim == 128) & ~np.isfinite(table.window))
+    kept = table.select(chosen_kernel(table, table.context))
+    assert set(table.kernels.tolist()) == {"flashinfer", "trtllm_mha"}
+    assert set(kept.kernels.tolist()) == {"trtllm_mha"}
+    shapes = (kept.batch, kept.query_heads, kept.kv_heads, kept.context)
+    assert len(np.unique(np.stack(shapes, axis=1), axis=0)) == len(kept)
+    only = silicon.decode_attention("h100")
+    assert np.all(chosen_kernel(only, only.context))
+
+
+@needs_silicon
+def test_all_reduces_stay_within_a_host_and_windows_are_full() -> None:
+    kept, counts = apply_rules(silicon.all_reduce("gb300"), all_reduce_rules("gb300"))
+    assert set(kept.gpus.tolist()) == {2.0, 4.0}
+    assert counts["several hosts"] == 46
+    windowed, _ = apply_rules(silicon.decode_attention("h100"), decode_rules("h100"))
+    windowed = windowed.select(np.isfinite(windowed.window))
+    assert len(windowed) > 1000
+    assert np.all(windowed.context >= windowed.window)
 
 
 @needs_silicon

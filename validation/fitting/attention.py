@@ -12,15 +12,15 @@ from costmodel.hardware.errors import InputError
 from costmodel.validation.datasets import silicon
 from costmodel.validation.datasets.tables import DecodeTable
 
-FEWEST_ROWS = 50
+FEWEST_ROWS = 30
 """An operator with fewer rows is left out of a calibration."""
 
-PREFILL_TILE = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "tile_rows", "kv_passes")
+PREFILL_TILE = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "tile_rows", "shared_passes")
 DECODE_SPLIT = ("bandwidth_efficiency", "launch_s", "padding_tokens", "saturation_s", "saturation_tokens", "sharpness")
 DECODE_WINDOW = ("bandwidth_efficiency", "launch_s", "wave_s")
 """In a full window every sequence reads the same tokens: nothing is padded or split, and nothing saturates."""
 DECODE_BLOCKS = ("bandwidth_efficiency", "launch_s", "padding_tokens", "extra_launch_s", "key_s")
-DECODE_BLOCKS_WINDOW = ("bandwidth_efficiency", "launch_s", "extra_launch_s")
+DECODE_BLOCKS_WINDOW = ("bandwidth_efficiency", "launch_s", "key_s")
 
 FLASH_ATTENTION_2: Final = ("vllm_flash_attn", "vllm_flash_attn_fa2")
 """FlashAttention-2, which vLLM takes before Hopper: its decode kernel has a form of its own."""

@@ -129,12 +129,15 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
     peaks: dict[str, float] = {dtype: figure.value for dtype, figure in profile.peak_flops.items()}
     bandwidth = profile.memory_bandwidth.value
     units = profile.compute_units.value if profile.compute_units else 1.0
-    for stored, usual, usual_free in MATRICES:
-        kind, form, free = quantisation(stored), usual, usual_free
+    tiled = profile.architecture == "hopper" and engine in (
+        "vllm",
+        "sglang",
+    )  # CUTLASS; TensorRT-LLM has kernels of its own
+    for stored, usual, parameters in MATRICES:
+        kind = quantisation(stored)
         if kind.compute not in peaks:
             continue
-        if stored == "fp8" and profile.architecture == "hopper" and engine in ("vllm", "sglang"):
-            form, free = "gemm_quant_tiled", GEMM_QUANT_TILED  # CUTLASS; TensorRT-LLM has kernels of its own
+        form, free = ("gemm_quant_tiled", GEMM_QUANT_TILED) if tiled and stored == "fp8" else (usual, parameters)
         peak, width = peaks[kind.compute], kind.weights.bytes_per_weight
         model = gemm_model(f"gemm.{matrix_suffix(stored)}", form, free, peak, bandwidth, width)
         yield _Task(
@@ -151,9 +154,10 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
         return
     for heads in KINDS:
         yield from _attention_tasks(heads, gpu, engine, peaks, bandwidth, units)
-    link: tuple[str, ...] = LINK_SWITCH + LARGE if engine == "vllm" else LINK_SWITCH
+    link = profile.link.bandwidth_per_direction.value
+    messages = all_reduce_model("link_switch", LINK_SWITCH + LARGE if engine == "vllm" else LINK_SWITCH, link)
     yield _Task(
-        model=partial(same, all_reduce_model("link_switch", link, profile.link.bandwidth_per_direction.value)),
+        model=partial(same, messages),
         read=lambda: silicon.all_reduce(gpu, engine),
         rules=rules.all_reduce_rules(gpu),
         data=lambda table: {"gpus": table.gpus, "message": table.bytes},
@@ -171,7 +175,10 @@ def _attention_tasks(
     name = kind.suffix("bf16")
 
     def decode(table: Any) -> KernelModel:
-        return decode_model(f"decode_attention.{name}", *decode_form(table, kind), peak, bandwidth, width)
+        form, free = decode_form(table, kind)
+        return decode_model(
+            f"decode_attention.{name}", form, free, peak, bandwidth, width, windowed=kind.window is not None
+        )
 
     yield _Task(
         model=lambda _table: prefill_model(
@@ -181,7 +188,7 @@ def _attention_tasks(
         rules=rules.prefill_rules(gpu),
         data=lambda table: {**_heads(table), "batch": table.batch, "tokens": table.tokens, "cached": table.cached},
         groups=("heads", "kv_heads", "batch"),
-        ranges=lambda table: {"kv_tokens": table.batch * np.minimum(table.cached + table.tokens, table.window)},
+        ranges=lambda table: {"kv_tokens": table.batch * (table.cached + table.tokens)},
         served=lambda table: table.tokens >= rules.SERVED_TOKENS,
     )
     yield _Task(
@@ -190,7 +197,7 @@ def _attention_tasks(
         rules=rules.decode_rules(gpu),
         data=lambda table: {**_heads(table), "batch": table.batch, "read": _read(table)},
         groups=("heads", "kv_heads", "batch"),
-        ranges=lambda table: {"kv_tokens": table.batch * _read(table)},
+        ranges=lambda table: {"kv_tokens": table.batch * (table.context + 1)},
         served=lambda table: table.context >= rules.SERVED_TOKENS,
     )
 

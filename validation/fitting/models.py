@@ -113,12 +113,18 @@ def prefill_model(
 
 
 def decode_model(
-    operator: str, form: str, free: tuple[str, ...], peak: float, bandwidth: float, kv_bytes: float
+    operator: str,
+    form: str,
+    free: tuple[str, ...],
+    peak: float,
+    bandwidth: float,
+    kv_bytes: float,
+    windowed: bool = False,
 ) -> KernelModel:
     """Return the model of decode attention: ``batch`` sequences that each read ``read`` KV tokens, those of the window if there is one."""
     batch, read, heads, kv_heads, head_dim = map(_count, ("batch", "read", "heads", "kv_heads", "head_dim"))
     work = Work(batch, batch, 0, batch, {None: 0}, {None: 0}, {None: batch * read})
-    build = _attention(operator, peak, bandwidth, 1, kv_bytes, None, (heads, kv_heads, head_dim))
+    build = _attention(operator, peak, bandwidth, 1, kv_bytes, None, (heads, kv_heads, head_dim), windowed)
     return _model(operator, form, free, build, work, ("batch", "read", "heads", "kv_heads", "head_dim"))
 
 
@@ -178,6 +184,7 @@ def _attention(
     kv_bytes: float,
     window: Window,
     shape: tuple[Any, Any, Any],
+    windowed: bool = False,
 ) -> Build:
     heads, kv_heads, head_dim = shape
     name, _, dtype = operator.partition(".")
@@ -195,7 +202,7 @@ def _attention(
             prefill_rate=rate,
             decode_rate=rate,
             prefill_tile=rates.prefill_tile(rate, heads * 2 * head_dim * 2, 4 * head_dim * units),
-            decode_split=rates.decode_split(rate, heads, kv_heads, head_dim),
+            decode_split=rates.decode_split(rate, heads, kv_heads, head_dim, 1, windowed),
             mixed_tiles=rates.mixed_tiles(rate, heads / units, 4 * head_dim * units, 1),
         )
         return Parameters((), (), (kernel,))
