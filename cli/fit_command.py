@@ -160,7 +160,7 @@ def _report(name: str, fits: list[OperatorFit], errors_of_parts: dict[str, Error
     parts = [f"{name}: errors on held-out shapes", table(rows, header, left=2)]
     if errors_of_parts:
         shown = [[part, count(errors.rows), *_errors(errors)] for part, errors in errors_of_parts.items()]
-        parts += ["Sums and parts of them", table(shown, ["what", "rows", *header[4:-1]], left=1)]
+        parts += ["Sums and parts of them", table(shown, ["what", "rows", *header[4:8]], left=1)]
     parts += ["Parameters (± standard error)"]
     parts.append(table([_parameters(fit) for fit in fits], left=2))
     rules: Counter[str] = Counter()

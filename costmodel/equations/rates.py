@@ -342,6 +342,7 @@ class CalibratedRates:
         graph, eager = self.find("overhead.graph"), self.find("overhead.eager")
         if graph is None and eager is None:
             return None
+        self.missing = [name for name in self.missing if not name.startswith("overhead")]
         keys = (graph or eager or "", eager or graph or "")
         graphs, eagers = (
             layers * self.number(key, "per_layer_s")

@@ -65,6 +65,11 @@ def test_without_the_measurements_it_says_what_to_install(without_measurements: 
         ("--gpu h100 --output folder", ("folder", "is a folder")),
         ("--gpu h100 --output missing/h100.toml", ("missing", "does not exist")),
         ("--gpu h100 extra", ("extra",)),
+        ("--gpu h100 --data folder", ("--data", "rtx4090")),
+        ("--dataset rtx4090", ("LLMServingSim", "attention.csv")),
+        ("--dataset rtx4090 --data missing", ("missing", "no such folder")),
+        ("--dataset rtx4090 --data folder --gpu h100", ("rtx-4090", "h100")),
+        ("--dataset rtx4090 --data folder --engine sglang", ("vllm", "sglang")),
         ("--gpu h100 --sed 1", ("--sed", "--seed")),
     ],
 )
@@ -193,3 +198,13 @@ def test_rules_and_the_seed_change_the_fit() -> None:
     assert other["parameters"]["compute_efficiency"] == pytest.approx(
         plain["parameters"]["compute_efficiency"], rel=0.02
     )
+
+
+def test_the_layer_tables_are_fitted(shared_folder: Path, own_folder: Path) -> None:
+    result = run(f"fit --dataset rtx4090 --data {shared_folder / 'data' / 'rtx4090-llama-3.1-8b'} --output new.toml")
+    assert result.exit_code == 0, result.stderr or result.exception
+    calibration = read_calibration(own_folder / "new.toml")
+    assert (calibration.gpu, calibration.engine) == ("rtx-4090", "vllm")
+    assert calibration.provenance.command == "costmodel fit --dataset rtx4090 --data FOLDER --engine vllm --seed 0"
+    for name in ("sum of a layer's GEMMs", "attention of mixed steps", *calibration.operators):
+        assert f"  {name}  " in result.stdout

@@ -17,6 +17,7 @@ from costmodel.validation.datasets.rtx4090 import RequestTable, Rtx4090, checksu
 from costmodel.validation.fitting.calibrate import layer_calibration
 from costmodel.validation.fitting.rtx4090 import fit_rtx4090
 from costmodel.validation.fitting.served_run import fit_decode_overhead, kernels_of, stretches
+from costmodel.validation.fitting.served_steps import served_steps
 
 SHIPPED = shipped_calibration("rtx-4090")
 
@@ -49,6 +50,8 @@ def test_held_out_shapes(data: Rtx4090, seed: int) -> None:
     # Mixed steps of any shape that the card can hold, and decode steps, which have no target of their own.
     assert fits["prefill_attention.bf16"].errors.median <= 0.06
     assert fits["decode_attention.bf16"].errors.median <= 0.10
+    assert parts["whole steps with prefill, served"].median <= 0.05
+    assert parts["whole steps with prefill, served"].p90 <= 0.10
     assert all(len(fit.result.values) <= 5 for fit in fits.values())  # tiles of 64 rows are a sixth of mixed_tiles
     assert all(not fit.result.at_bound and not fit.result.undetermined for fit in fits.values())
 
@@ -79,6 +82,7 @@ def test_a_prediction_uses_it() -> None:
     assert rung is not None
     assert {"prefill_attention", "decode_attention"} <= {operator.name for operator in rung.operators}
     assert answer.rungs.roofline.spike_s < rung.spike_s < 1.5 * answer.rungs.roofline.spike_s
+    assert not any("left out" in text for text in answer.warnings)
     assert answer.intervals is not None
     low, high = answer.intervals.spike_s
     assert low < rung.spike_s < high < 1.3 * rung.spike_s
@@ -103,6 +107,18 @@ def test_steps_are_counted_from_requests_that_began_together() -> None:
     # One pair takes much longer per token than the run: it waited for memory.
     kept, excluded = stretches(run_of(0.02, 0.02, 0.03))
     assert (len(kept), excluded["preempted"]) == (2, 1)
+
+
+def test_full_steps_are_put_together(data: Rtx4090) -> None:
+    """Prompts of 305 and 2,357 tokens arrive first: 2,048 − 12 streams − 305 leave 1,731 of the second, and 626 for the next step."""
+    steps = served_steps(data.requests, 2048)
+    assert len(steps) >= 10
+    assert [(chunk.tokens, chunk.cached) for chunk in steps[0].chunks] == [(305, 0), (1731, 0)]
+    assert [(chunk.tokens, chunk.cached) for chunk in steps[1].chunks] == [(626, 1731), (835, 0), (574, 0)]
+    for step in steps:
+        assert sum(chunk.tokens for chunk in step.chunks) + len(step.contexts) == 2048
+        assert 0.19 < step.seconds < 0.22
+    assert served_steps(data.requests, 1024) == []  # no first token confirms another budget
 
 
 def test_the_overhead_of_decode_steps_is_recovered() -> None:

@@ -80,7 +80,7 @@ def layer_calibration(fits: Sequence[OperatorFit], files: Mapping[str, str], com
             "notes": [
                 "one model: shapes of Llama-3.1-8B in bf16 on one card; other models are an extrapolation of the same forms",
                 "mixed steps were measured; tiles of 64 query rows are the kernel's and were set, not fitted",
-                "the overhead is that of decode steps in CUDA graphs; steps with prefill take the same one, which nobody measured",
+                "the overhead is that of decode steps in CUDA graphs; steps with prefill, whose own cannot be told from zero, take the same",
             ],
         }
     )

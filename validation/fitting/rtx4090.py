@@ -15,6 +15,7 @@ import numpy as np
 from costmodel.architecture.types import Architecture
 from costmodel.building import build_parameters
 from costmodel.deployment import deploy
+from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import unknown_name
@@ -33,6 +34,7 @@ from costmodel.validation.fitting.models import (
     mixed_model,
 )
 from costmodel.validation.fitting.served_run import fit_decode_overhead
+from costmodel.validation.fitting.served_steps import served_steps
 
 MODEL: Final = "Llama-3.1-8B"
 """The model whose layers were measured."""
@@ -96,8 +98,11 @@ def fit_rtx4090(
         fit, parts = _fit(rows, checks, seed, version)
         fits.append(fit)
         yield fit, parts
-    kernels = CalibratedRates(layer_calibration(fits, {}, "being fitted"))
-    yield fit_decode_overhead(data.requests, build_parameters(deploy(MODEL, GPU), kernels), version), {}
+    deployment = deploy(MODEL, GPU)
+    kernels = build_parameters(deployment, CalibratedRates(layer_calibration(fits, {}, "being fitted")))
+    overhead = fit_decode_overhead(data.requests, kernels, version)
+    whole = build_parameters(deployment, CalibratedRates(layer_calibration([*fits, overhead], {}, "being fitted")))
+    yield overhead, _whole_steps(data, whole)
 
 
 def attention_rules(settings: RunSettings) -> tuple[Rule[MixedTable], ...]:
@@ -252,6 +257,15 @@ def _mixed_checks(rows: _Rows, predicted: Array, test: Mask) -> dict[str, Errors
         "attention of mixed steps, all rows": decodes > 0,
     }
     return {name: errors_of(predicted[mask & test], rows.seconds[mask & test]) for name, mask in parts.items()}
+
+
+def _whole_steps(data: Rtx4090, parameters: Parameters) -> dict[str, Errors]:
+    """Hold whole predicted steps against steps with prefill of the served run, to which nothing is fitted."""
+    steps = served_steps(data.requests, data.settings.max_num_batched_tokens)
+    if not steps:
+        return {}
+    predicted = np.array([step.predicted(parameters) for step in steps])
+    return {"whole steps with prefill, served": errors_of(predicted, np.array([step.seconds for step in steps]))}
 
 
 def _select(data: dict[str, Array], mask: Mask) -> dict[str, Array]:
