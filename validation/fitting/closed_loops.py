@@ -41,14 +41,10 @@ STEP_OVERHEADS: dict[tuple[str, str], float] = {
     ("elementwise", "passes"): 100.0,
     ("overhead.graph", "per_step_s"): 0.05,
     ("overhead.graph", "per_layer_s"): 1e-3,
-    ("overhead.graph", "per_moe_layer_s"): 1e-3,
     ("overhead.graph", "per_normed_layer_s"): 1e-3,
     ("overhead.graph", "per_sequence_s"): 1e-3,
     ("overhead.eager", "per_step_s"): 0.2,
     ("overhead.eager", "per_layer_s"): 1e-2,
-    ("overhead.eager", "per_moe_layer_s"): 1e-2,
-    ("overhead.eager", "per_normed_layer_s"): 1e-2,
-    ("overhead.eager", "per_sequence_s"): 1e-3,
 }
 """Overheads of steps that may be fitted, by operator and parameter, and their upper bounds."""
 
