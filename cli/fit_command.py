@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 @click.command("fit")
 @click.option(
     "--dataset",
-    type=click.Choice(["kernels", "rtx4090"]),
-    default="kernels",
+    type=click.Choice(["silicon", "kernels", "rtx4090"]),
+    default="silicon",
     show_default=True,
-    help="Kernel tables of aiconfigurator-core, or the RTX 4090 layer tables and served run of LLMServingSim.",
+    help="All that aiconfigurator-core measured (kernels, and end-to-end rows for the engine's overheads), its kernel tables alone, or the "
+    "RTX 4090 layer tables and served run of LLMServingSim.",
 )
-@click.option("--gpu", default=None, help="GPU whose kernels are fitted; must be given for `kernels`.")
+@click.option("--gpu", default=None, help="GPU whose kernels are fitted; must be given for `silicon` and `kernels`.")
 @click.option("--data", default=None, help="Folder of the `rtx4090` files.", metavar="FOLDER")
 @click.option(
     "--engine",
@@ -62,8 +63,8 @@ def command(
 ) -> None:
     """Fit a calibration to measurements, with errors on shapes that were held out.
 
-    `kernels` needs the extra `silicon` (pip install 'llm-costmodel[silicon]'), whose package carries the measurements; `rtx4090` needs
-    the folder with the files.
+    `silicon` and `kernels` need the extra `silicon` (pip install 'llm-costmodel[silicon]'), whose package carries the measurements;
+    `rtx4090` needs the folder with the files.
     """
     from costmodel.validation.fitting.calibrate import to_toml
 
@@ -76,9 +77,9 @@ def command(
     elif gpu is None:
         raise click.MissingParameter(param_hint="'--gpu'", param_type="option")
     elif data is not None:
-        raise InputError("--data is for --dataset rtx4090; the kernel tables come with aiconfigurator-core")
+        raise InputError("--data is for --dataset rtx4090; those tables come with aiconfigurator-core")
     else:
-        calibration = _kernels(gpu, engine, off, seed, fits)
+        calibration = _silicon(dataset, gpu, engine, off, seed, fits)
     if output is not None:
         write_atomically(output, to_toml(calibration))
         click.echo(f"wrote {output}: {calibration.name}", err=True)
@@ -96,15 +97,25 @@ def command(
         click.echo(_report(calibration.name, fits, parts))
 
 
-def _kernels(gpu: str, engine: str, off: tuple[str, ...], seed: int, fits: list[OperatorFit]) -> Calibration:
-    """Fit kernel tables, one operator after the other, into ``fits``."""
+def _silicon(
+    dataset: str, gpu: str, engine: str, off: tuple[str, ...], seed: int, fits: list[OperatorFit]
+) -> Calibration:
+    """Fit kernel tables, one operator after the other, into ``fits``; for the dataset ``silicon`` also the engine's overheads."""
     from costmodel.validation.fitting.calibrate import kernel_calibration
     from costmodel.validation.fitting.kernels import fit_kernels
+    from costmodel.validation.fitting.silicon import fit_all_engines, kernels_of, silicon_calibration
 
     for fit in fit_kernels(gpu, engine, off, seed):
         _add(fits, fit)
-    ran = f"costmodel fit --dataset kernels --gpu {resolve_gpu(gpu).name} --engine {engine} --seed {seed}"
-    return kernel_calibration(gpu, engine, fits, ran + _without(off))
+    name = resolve_gpu(gpu).name
+    ran = f"costmodel fit --dataset {dataset} --gpu {name} --engine {engine} --seed {seed}{_without(off)}"
+    kernels = kernel_calibration(gpu, engine, fits, ran)
+    if dataset == "kernels":
+        return kernels
+    if sys.stderr.isatty():
+        click.echo("fitting the overheads of the engines to end-to-end rows", err=True)
+    engines = fit_all_engines(lambda part, of: kernels if (part, of) == (name, engine) else kernels_of(part, of))
+    return silicon_calibration(gpu, engine, fits, engines, ran)
 
 
 def _layers(

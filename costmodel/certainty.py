@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -108,7 +109,7 @@ def calibration_warnings(
         for operator in step_operators(rungs["calibrated"], work):
             fitted = rates.calibration.operators.get(operator.calibrated_by)
             for variable, (low, high) in (fitted.ranges if fitted else {}).items():
-                value = _variable(variable, operator, work)
+                value = _size(operator, work, rungs["calibrated"])(variable)
                 if not low <= value <= high:
                     what = f"{variable} = {value:.4g} in the {step} step, fitted on {low:.4g} to {high:.4g}"
                     outside.setdefault(what, []).append(operator.name)
@@ -116,12 +117,20 @@ def calibration_warnings(
     return found
 
 
-def _variable(name: str, operator: OperatorTime[Any], work: Work) -> float:
-    if name == "tokens":
-        return float(work.rows if operator.group == "lm_head" else work.tokens)
-    if name == "kv_tokens":
-        return float(max((work.prefill_kv if operator.name.startswith("prefill") else work.decode_kv).values()))
-    return float(operator.flops if name == "flops" else operator.bytes)
+def _size(operator: OperatorTime[Any], work: Work, parameters: Parameters) -> Callable[[str], float]:
+    """Return the size of an operator's work by the name of a range's variable."""
+
+    def size(name: str) -> float:
+        if name == "tokens":
+            return float(work.rows if operator.group == "lm_head" else work.tokens)
+        if name == "kv_tokens":
+            return float(max((work.prefill_kv if operator.name.startswith("prefill") else work.decode_kv).values()))
+        if name == "flops":
+            return float(operator.flops)
+        messages = (transfer.count for transfer in parameters.transfers if transfer.name == operator.name)
+        return float(operator.bytes / next(messages, 1))
+
+    return size
 
 
 def reported_steps(parameters: Parameters, load: Load) -> dict[str, Work]:
@@ -135,15 +144,20 @@ def reported_steps(parameters: Parameters, load: Load) -> dict[str, Work]:
     }
 
 
-COVERED = 0.98
+COVERED = 0.9
 """Share of a step that must come from operators with known residuals before an interval is given."""
 
 
 def intervals(calibration: Calibration, rungs: dict[str, Parameters], steps: Mapping[str, Work]) -> Intervals | None:
-    """Return prediction intervals: every operator's residual interval, added up as if all erred the same way (never too narrow).
+    """Return prediction intervals of steps.
 
-    None where operators without known residuals take more than a few per cent of a step: an interval would only look certain.
+    Kernels of one operator err together, different operators independently: their intervals are added within an operator, and in squares
+    between operators. Whole steps err by what no kernel shows, so an interval is at least as wide as that of the mean TPOT, which is
+    made of decode and mixed steps, on end-to-end rows of the part and engine that were held out.
+
+    None where operators without known residuals take a tenth of a step or more, and there are no end-to-end rows.
     """
+    whole = calibration.end_to_end.get("tpot")
     levels = [item.residuals.level for item in calibration.operators.values() if item.residuals]
     if not levels:
         return None
@@ -151,15 +165,24 @@ def intervals(calibration: Calibration, rungs: dict[str, Parameters], steps: Map
     for name, work in steps.items():
         floor = total_seconds(step_operators(rungs["roofline"], work))
         operators = step_operators(rungs["calibrated"], work)
-        point, covered, low, high = total_seconds(operators), 0.0, 0.0, 0.0
+        point, covered = total_seconds(operators), 0.0
+        apart: dict[str, tuple[float, float]] = {}
         for operator in operators:
             fitted = calibration.operators.get(operator.calibrated_by)
-            residuals = fitted.residuals if fitted else None
-            covered += operator.seconds if residuals else 0.0
-            low += operator.seconds * (1 + (residuals.low if residuals else 0.0))
-            high += operator.seconds * (1 + (residuals.high if residuals else 0.0))
-        if covered < COVERED * point:
+            residuals = fitted.residuals_at(_size(operator, work, rungs["calibrated"])) if fitted else None
+            if residuals is not None:
+                covered += operator.seconds
+                low, high = apart.get(operator.calibrated_by, (0.0, 0.0))
+                apart[operator.calibrated_by] = (
+                    low + operator.seconds * residuals.low,
+                    high + operator.seconds * residuals.high,
+                )
+        if covered < COVERED * point and whole is None:
             return None
+        below = math.hypot(*(min(low, 0.0) for low, _ in apart.values()))
+        above = math.hypot(*(max(high, 0.0) for _, high in apart.values()))
+        if whole is not None:
+            below, above = max(below, -whole.low * point), max(above, whole.high * point)
         key = "decode_step_s" if name == "decode" else f"{name}_s"
-        bounds[key] = (min(max(low, floor), point), max(high, point))
+        bounds[key] = (min(max(point - below, floor), point), point + above)
     return Intervals(level=min(levels), **bounds)

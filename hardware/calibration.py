@@ -6,6 +6,7 @@ A calibration is a versioned map from operator to form and parameters. An operat
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -218,14 +219,30 @@ class Residuals(Frozen):
         return self
 
 
+class Regime(Frozen):
+    """Residuals of the held-out rows whose size, the first of the operator's ranges, is at most ``up_to`` and above the regime before."""
+
+    up_to: float
+    residuals: Residuals
+
+
 class FittedOperator(Frozen):
     """Form and parameters of one operator, and what they were fitted on."""
 
     form: str
     parameters: dict[str, FittedParameter]
     residuals: Residuals | None = None
+    regimes: tuple[Regime, ...] = ()
+    """The same by size, where there are rows enough: small work errs otherwise than large."""
     ranges: dict[Literal["tokens", "kv_tokens", "flops", "bytes"], tuple[float, float]] = Field(default_factory=dict)
     """Smallest and largest value of each variable in the data; outside them a prediction is an extrapolation."""
+
+    def residuals_at(self, value: Callable[[str], float]) -> Residuals | None:
+        """Return the residuals of the regime that ``value`` (of a range's variable, by its name) falls into, else those of all rows."""
+        if self.regimes and self.ranges:
+            size = value(next(iter(self.ranges)))
+            return next((regime.residuals for regime in self.regimes if size <= regime.up_to), self.residuals)
+        return self.residuals
 
     def number(self, name: str) -> float:
         """Return parameter ``name``, or the form's default where the calibration leaves it out."""

@@ -12,7 +12,9 @@ import tomli_w
 from costmodel.hardware.calibration import FORMS, Calibration
 from costmodel.hardware.catalog import resolve_gpu
 from costmodel.validation.datasets.rtx4090 import GPU, UPSTREAM
-from costmodel.validation.fitting.holdout import LEVEL
+from costmodel.validation.fitting.closed_loops import FORM_OF, OVERHEADS
+from costmodel.validation.fitting.engines import EngineFit
+from costmodel.validation.fitting.holdout import LEVEL, Errors
 from costmodel.validation.fitting.kernels import OperatorFit
 
 DIGITS = 5
@@ -80,7 +82,7 @@ def layer_calibration(fits: Sequence[OperatorFit], files: Mapping[str, str], com
             "notes": [
                 "one model: shapes of Llama-3.1-8B in bf16 on one card; other models are an extrapolation of the same forms",
                 "mixed steps were measured; tiles of 64 query rows are the kernel's and were set, not fitted",
-                "the overhead is that of decode steps in CUDA graphs; steps with prefill, whose own cannot be told from zero, take the same",
+                "the overhead is that of decode steps in CUDA graphs; steps with prefill, where none was found, take the same",
             ],
         }
     )
@@ -100,13 +102,59 @@ def _operators(fits: Sequence[OperatorFit]) -> dict[str, Any]:
                 }
                 for parameter, value in fit.result.values.items()
             },
-            "residuals": None
+            "residuals": None if fit.form == "overhead" else _residuals(fit.errors),
+            "regimes": []
             if fit.form == "overhead"
-            else {"level": LEVEL, "low": _rounded(fit.errors.low), "high": _rounded(fit.errors.high)},
+            else [{"up_to": edge, "residuals": _residuals(errors)} for edge, errors in fit.by_size],
             "ranges": fit.ranges,
         }
         for fit in fits
     }
+
+
+def engine_calibration(
+    kernels: Calibration, fit: EngineFit, residuals: Mapping[str, Errors], gpus: Sequence[str], command: str
+) -> Calibration:
+    """Add an engine's overheads to the kernels of a part.
+
+    Args:
+        kernels: calibration of the part from its kernel tables.
+        fit: overheads of the engine.
+        residuals: errors of ``ttft`` and ``tpot`` on end-to-end rows that were held out.
+        gpus: parts whose rows these are.
+        command: what anyone can run to make it again.
+    """
+    own = kernels.gpu in gpus
+    whose = "on this part" if own else f"on {', '.join(sorted(gpus))}, none on this part"
+    operators: dict[str, dict[str, Any]] = {}
+    for (operator, name), value in fit.values.items():
+        if operator in FORM_OF:
+            entry = operators.setdefault(operator, {"form": FORM_OF[operator], "parameters": {}})
+            entry["parameters"][name] = {
+                "value": _rounded(value),
+                "standard_error": _rounded(fit.standard_errors[operator, name]),
+                "lower": 0.0,
+                "upper": OVERHEADS[operator, name],
+            }
+    dumped = kernels.model_dump(by_alias=True)
+    provenance = dumped["provenance"]
+    return Calibration.model_validate(
+        dumped
+        | {
+            "name": f"{kernels.gpu} {kernels.engine}",
+            "operators": dumped["operators"] | operators,
+            "end_to_end": {name: _residuals(errors) for name, errors in residuals.items()},
+            "provenance": provenance
+            | {
+                "data": f"{provenance['data']}; its {fit.rows} end-to-end rows with {kernels.engine} for the overheads",
+                "command": command,
+            },
+            "notes": [
+                "mixed steps are the sum of separately measured kernels and a fitted overhead; nobody has measured them one by one here",
+                f"overheads are those of {kernels.engine} on every part with end-to-end rows; their errors were measured {whose}",
+            ],
+        }
+    )
 
 
 def to_toml(calibration: Calibration) -> str:
@@ -115,6 +163,10 @@ def to_toml(calibration: Calibration) -> str:
         calibration.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
         | {"schema": calibration.schema_}
     )
+
+
+def _residuals(errors: Errors) -> dict[str, float]:
+    return {"level": LEVEL, "low": _rounded(errors.low), "high": _rounded(errors.high)}
 
 
 def _rounded(value: float) -> float:

@@ -46,7 +46,7 @@ SMALLEST = 0.02
 """Least size of an overhead in that comparison, as a share of its upper bound."""
 STARTS = {BURST_SHARE: 0.1}
 """Where a fit starts, as a share of the upper bounds, where not at :data:`SMALLEST`: 10 prompts per client."""
-FOLDS = 4
+FOLDS = 3
 """Parts of the rows that are held out one after another."""
 
 

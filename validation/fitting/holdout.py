@@ -52,6 +52,51 @@ def errors_where(
     return errors_of(predicted[rows], measured[rows]) if np.count_nonzero(rows) >= FEWEST else None
 
 
+def coverage(
+    predicted: NDArray[np.float64],
+    measured: NDArray[np.float64],
+    size: NDArray[np.float64],
+    half: NDArray[np.bool_],
+) -> float:
+    """Return the share of held-out rows within the intervals, by size, that the other half of them gives.
+
+    Args:
+        predicted, measured: of held-out rows.
+        size: by which intervals differ (:func:`errors_by_size`).
+        half: which rows are in the first half; a group belongs to one half.
+    """
+    inside = np.zeros(len(measured), dtype=bool)
+    for known, asked in ((half, ~half), (~half, half)):
+        if not np.any(known):
+            continue
+        parts = errors_by_size(predicted[known], measured[known], size[known])
+        whole = errors_of(predicted[known], measured[known])
+        residual = measured / predicted - 1
+        low, high = np.full(len(measured), whole.low), np.full(len(measured), whole.high)
+        for edge, errors in reversed(parts):
+            low, high = np.where(size <= edge, errors.low, low), np.where(size <= edge, errors.high, high)
+        inside |= asked & (residual >= low) & (residual <= high)
+    return float(inside.mean())
+
+
+def errors_by_size(
+    predicted: NDArray[np.float64], measured: NDArray[np.float64], size: NDArray[np.float64]
+) -> tuple[tuple[float, Errors], ...]:
+    """Return errors of the smallest, the middle and the largest third of rows, each with its largest size; the last has no end.
+
+    Empty where a third has fewer than :data:`FEWEST` rows.
+    """
+    edges = [*np.quantile(size, [1 / 3, 2 / 3]).tolist(), float("inf")]
+    parts, low = [], -float("inf")
+    for edge in edges:
+        errors = errors_where(predicted, measured, (size > low) & (size <= edge))
+        if errors is None:
+            return ()
+        parts.append((edge, errors))
+        low = edge
+    return tuple(parts)
+
+
 def errors_of(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> Errors:
     """Return the errors of predictions against measurements of the same rows."""
     signed = predicted / measured - 1

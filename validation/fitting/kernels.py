@@ -26,7 +26,7 @@ from costmodel.validation.fitting.attention import (
     read_prefill,
 )
 from costmodel.validation.fitting.experts import expert_tasks, matrix_suffix, table_engine
-from costmodel.validation.fitting.holdout import Errors, errors_of, errors_where, held_out
+from costmodel.validation.fitting.holdout import Errors, coverage, errors_by_size, errors_of, errors_where, held_out
 from costmodel.validation.fitting.least_squares import Array, Evaluator, FitResult, fit_kernel
 from costmodel.validation.fitting.models import (
     KernelModel,
@@ -71,6 +71,8 @@ class OperatorFit:
             None where the operator has no such shapes of its own.
         errors_all: the same fit on held-out shapes of all rows, those that the rules exclude included.
         ranges: smallest and largest value of tokens and KV tokens in the rows kept.
+        by_size: ``errors`` of thirds by the first of those, each with its largest value.
+        coverage: share of held-out rows within the intervals that the other half of them gives; None where that was not computed.
         rows_kept, excluded: rows that the rules keep, and by rule those that it takes.
         version: of the engine.
     """
@@ -82,6 +84,8 @@ class OperatorFit:
     errors_served: Errors | None
     errors_all: Errors
     ranges: dict[str, tuple[float, float]]
+    by_size: tuple[tuple[float, Errors], ...]
+    coverage: float | None
     rows_kept: int
     excluded: dict[str, int]
     version: str
@@ -162,7 +166,7 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
         rules=rules.all_reduce_rules(gpu),
         data=lambda table: {"gpus": table.gpus, "message": table.bytes},
         groups=("message",),
-        ranges=lambda table: {"bytes": table.bytes},
+        ranges=lambda table: {"bytes": 2 * (table.gpus - 1) / table.gpus * table.bytes},  # that a GPU sends in a ring
     )
 
 
@@ -219,6 +223,7 @@ def _fit(task: _Task, table: KernelTable, off: tuple[str, ...], seed: int) -> Op
         trained = _fit_rows(evaluator, data, kept.seconds, ~test, seed)
     predicted, measured = evaluator.seconds(trained.values, _rows(data, test)), kept.seconds[test]
     errors = errors_of(predicted, measured)
+    sizes = next(iter(task.ranges(kept).values()))[test]
     served = errors_where(predicted, measured, task.served(kept)[test]) if task.served else None
     whole = task.data(table)
     unseen = ~_member(whole, _rows(data, ~test), task.groups)
@@ -233,6 +238,8 @@ def _fit(task: _Task, table: KernelTable, off: tuple[str, ...], seed: int) -> Op
         served,
         everything,
         ranges,
+        errors_by_size(predicted, measured, sizes),
+        coverage(predicted, measured, sizes, held_out([data[name][test] for name in task.groups], seed, 0.5)),
         len(kept),
         excluded,
         table.engine_version,

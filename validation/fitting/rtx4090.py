@@ -23,7 +23,7 @@ from costmodel.validation.datasets.rtx4090 import GPU, LayerTable, MixedTable, R
 from costmodel.validation.datasets.rules import FLOOR, Rule, apply_rules
 from costmodel.validation.datasets.tables import Column, Mask
 from costmodel.validation.fitting.calibrate import layer_calibration
-from costmodel.validation.fitting.holdout import Errors, errors_of, errors_where, held_out
+from costmodel.validation.fitting.holdout import Errors, errors_by_size, errors_of, errors_where, held_out
 from costmodel.validation.fitting.kernels import OperatorFit
 from costmodel.validation.fitting.least_squares import Array, Evaluator, fit_kernel
 from costmodel.validation.fitting.models import (
@@ -153,6 +153,12 @@ def _fit(
         errors_served=None if rows.served is None else errors_where(predicted, rows.seconds, kept & test & rows.served),
         errors_all=errors_of(predicted[test], rows.seconds[test]),
         ranges={name: (float(column.min()), float(column.max())) for name, column in rows.ranges.items()},
+        by_size=errors_by_size(
+            predicted[kept & test], rows.seconds[kept & test], next(iter(rows.ranges.values()))[kept & test]
+        )
+        if rows.ranges
+        else (),
+        coverage=None,
         rows_kept=int(kept.sum()),
         excluded=rows.excluded,
         version=version,

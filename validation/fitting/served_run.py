@@ -113,6 +113,8 @@ def fit_decode_overhead(requests: RequestTable, parameters: Parameters, version:
         errors_served=None,
         errors_all=errors,
         ranges={},
+        by_size=(),
+        coverage=None,
         rows_kept=len(found),
         excluded=excluded,
         version=version,
