@@ -76,7 +76,8 @@ def table(fits: list[tuple[str, str, OperatorFit]]) -> str:
                 f"{fit.errors_all.median:.1%}",
             ]
             bounds = ", ".join(fit.result.at_bound)
-            set_by_hand = f" + {count}" if (count := SET_BY_HAND.get(fit.form, 0)) else ""
+            by_hand = SET_BY_HAND.get(fit.form, 0) if fit.form != "link_switch" or "large_s" in fit.result.values else 0
+            set_by_hand = f" + {by_hand}" if by_hand else ""
             form = f"`{fit.form}` {len(fit.result.values)}{set_by_hand}"
             counts = [form, f"{fit.rows_kept:,}", f"{sum(fit.excluded.values()):,}"]
             lines.append(f"| {gpu} | {engine} {fit.version} | " + " | ".join([*counts, *numbers, bounds]) + " |")

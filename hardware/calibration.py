@@ -84,6 +84,7 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "latency_per_log2_s": (0.0, 0.0, 1.0),
         "bandwidth_efficiency": (1.0, 0.0, 1.0),
         "two_shot_s": (0.0, 0.0, 1.0),
+        "one_shot_efficiency": (1.0, 0.0, 1.0),
         "large_s": (0.0, 0.0, 1.0),
         "large_bytes": (2.0**23, 1.0, 1e12),
     },
@@ -116,8 +117,8 @@ by itself, one multiprocessor takes key_s for every key, and there is one kernel
 ``elementwise``: launch_s per layer + passes·N·d·b_a/(bandwidth_efficiency·W) per layer; passes is κ of the nomenclature.
 ``link``: latency_s + latency_per_log2_s·log2(t) + bytes/(bandwidth_efficiency·B_link), times imbalance for the bytes.
 ``link_switch``: latency_s + latency_per_log2_s·log2(t) + the faster of one shot, (t − 1)·message/(efficiency·B_link), and two shots,
-2·(t − 1)/t·message/(efficiency·B_link) + two_shot_s; messages from large_bytes on (set, not fitted: where the engine takes another library)
-take large_s more.
+2·(t − 1)/t·message/(efficiency·B_link) + two_shot_s. One shot runs at one_shot_efficiency where that is given. Messages from large_bytes on
+(set, not fitted: where the engine takes another library) take large_s more.
 ``overhead``: L·per_layer_s + per_step_s; graph_multiple pads the batch of a decode step (CUDA graphs are captured in steps).
 """
 

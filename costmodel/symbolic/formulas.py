@@ -264,6 +264,7 @@ def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, flo
         "extra_launch_s": "t_1",
         "key_s": "t_c",
         "large_s": "alpha",
+        "one_shot_efficiency": "e_1",
         "per_layer_s": "t_layer",
         "per_step_s": "t_step",
     }

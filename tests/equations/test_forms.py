@@ -181,6 +181,15 @@ def test_the_depth_of_a_part_of_a_tile(tokens: int, share: float) -> None:
     assert found == pytest.approx(32 * (4096e-6 * share + 3 * tokens * 4096 / W), rel=1e-12)
 
 
+def test_one_shot_may_use_links_less_well() -> None:
+    fit = {"form": "link_switch", "bandwidth_efficiency": 0.8, "one_shot_efficiency": 0.2, "two_shot_s": 1e-5}
+    message = 8192 / LINK
+    small = seconds("all_reduce", dict(fit), [Chunk(1)], [], tp=4)["all_reduce"]
+    large = seconds("all_reduce", dict(fit), [Chunk(8000)], [], tp=4)["all_reduce"]
+    assert small == pytest.approx(64 * 3 * message / 0.2, rel=1e-12)
+    assert large == pytest.approx(64 * (1.5 * 8000 * message / 0.8 + 1e-5), rel=1e-12)
+
+
 def test_large_messages_take_another_library() -> None:
     # 8 MiB of 8192 B per token are 1024 tokens.
     fit = {"form": "link_switch", "large_s": 2e-5}
@@ -194,7 +203,10 @@ FITTED: list[tuple[str, dict[str, Any]]] = [
     ("prefill_attention", {"form": "prefill_tile", "tile_rows": 100.0, "shared_passes": 1.5, "sharpness": 2.0}),
     ("gemm", {"form": "gemm_quant_tiled", "compute_efficiency": 0.6, "quantise_efficiency": 0.4, "depth_s": 2e-9}),
     ("gemm", {"form": "gemm_split", "wave_s": 2e-5, "ramp_inputs": 100.0, "sharpness": 3.0}),
-    ("all_reduce", {"form": "link_switch", "latency_s": 4e-6, "two_shot_s": 4e-6, "large_s": 1e-5}),
+    (
+        "all_reduce",
+        {"form": "link_switch", "latency_s": 4e-6, "two_shot_s": 4e-6, "large_s": 1e-5, "one_shot_efficiency": 0.3},
+    ),
 ]
 
 

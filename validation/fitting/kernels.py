@@ -45,8 +45,8 @@ GEMM_QUANT_TILED = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "q
 MATRICES = (("bf16", "gemm_split", GEMM_SPLIT), ("fp8", "gemm_quant", GEMM_QUANT), ("nvfp4", "gemm_quant", GEMM_QUANT))
 """Tables of matrices that are fitted, by the format their weights are stored in, and the form that each takes."""
 LINK_SWITCH = ("latency_s", "latency_per_log2_s", "bandwidth_efficiency", "two_shot_s")
-LARGE = ("large_s",)
-"""vLLM's own all-reduce ends at 8 MiB, the default of ``large_bytes``."""
+LINK_SWITCH_LARGE = (*LINK_SWITCH, "one_shot_efficiency", "large_s")
+"""vLLM's own all-reduce ends at 8 MiB, the default of ``large_bytes``; one shot of it uses links less well."""
 OPTIONAL = ("wave_s", "large_s")
 """Parameters that are dropped, and the rest fitted again, where the rows fitted put them at zero."""
 
@@ -157,7 +157,7 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
     for heads in KINDS:
         yield from _attention_tasks(heads, gpu, engine, peaks, bandwidth, units)
     link = profile.link.bandwidth_per_direction.value
-    messages = all_reduce_model("link_switch", LINK_SWITCH + LARGE if engine == "vllm" else LINK_SWITCH, link)
+    messages = all_reduce_model("link_switch", LINK_SWITCH_LARGE if engine == "vllm" else LINK_SWITCH, link)
     yield _Task(
         model=partial(_same, messages),
         read=lambda: silicon.all_reduce(gpu, engine),

@@ -37,6 +37,7 @@ STARTS = {
     "extra_launch_s": 5e-6,
     "key_s": 2e-8,
     "large_s": 1e-5,
+    "one_shot_efficiency": 0.4,
 }
 """Where a fit starts, per parameter: the size that such numbers have on GPUs."""
 UPPER = {"launch_s": 1e-4, "sharpness": 50.0, "ramp_inputs": 2000.0, "latency_s": 1e-3, "tile_rows": 1024.0}
