@@ -51,6 +51,7 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "sharpness": (math.inf, 1.0, math.inf),
         "tile_rows": (0.0, 0.0, 4096.0),
         "shared_passes": (0.0, 0.0, 1e4),
+        "kv_passes": (0.0, 0.0, 1e4),
     },
     "decode_split": {
         "bandwidth_efficiency": (1.0, 0.0, 1.0),
@@ -105,8 +106,9 @@ smooth_max(smooth_max(compute, memory), depth_s·k): a kernel that does not spli
 ``gemm_quant_tiled``: the same with plain maxima and whole tiles of rows, N rounded up to T/4, T/2 or multiples of T = tile_rows (set, not
 fitted: CUTLASS on Hopper pairs tiles of 128 rows, and its matrix instruction takes 64); depth_s·k is the time of a whole tile.
 ``prefill_tile``: launch_s + smooth_max(compute + bytes/(bandwidth_efficiency·W), the longest tile: tile_rows queries over all their keys on
-one multiprocessor). Bytes are Q and O, K and V, and for new tokens shared_passes times the geometric mean of the two, all of
-smooth_max(n, tile_rows/2, 4) tokens per chunk: a tile works on half its rows at least. One half and four are set, not fitted.
+one multiprocessor). Bytes are Q and O, K and V, and for new tokens shared_passes times the geometric mean of the two and kv_passes times
+the latter, all of smooth_max(n, tile_rows/2, 4) tokens per chunk: a tile works on half its rows at least. One half and four are set, not
+fitted.
 ``decode_split``: launch_s + saturation_s·c/(c + saturation_tokens) + the K and V bytes of smooth_max(c, padding_tokens, sharpness) tokens
 per sequence, c the mean context; sharpness 1 adds the two. Bytes take wave_s at least, the time of one wave of blocks.
 ``decode_blocks``: FlashAttention-2. launch_s + extra_launch_s for each further kernel + max(K and V bytes of max(c, padding_tokens) tokens

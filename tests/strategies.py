@@ -178,6 +178,7 @@ def _values(form: str, name: str) -> st.SearchStrategy[float]:
         "depth_s": st.floats(0.0, 1e-8),
         "tile_rows": st.floats(4.0, 512.0),
         "shared_passes": st.floats(0.0, 20.0),
+        "kv_passes": st.floats(0.0, 20.0),
         "padding_tokens": st.floats(0.0, 300.0),
         "saturation_tokens": st.floats(1.0, 20_000.0),
         "key_s": st.floats(0.0, 1e-7),

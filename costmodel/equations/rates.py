@@ -185,7 +185,8 @@ class CalibratedRates:
         if not key or self.calibration.operators[key].form != "prefill_tile":
             return None
         rows = self.number(key, "tile_rows")
-        return PrefillTile(io_bytes_per_token, self.number(key, "shared_passes"), rows * flops_per_key_row, rows / 2)
+        shared, keys = self.number(key, "shared_passes"), self.number(key, "kv_passes")
+        return PrefillTile(io_bytes_per_token, shared, rows * flops_per_key_row, rows / 2, keys)
 
     def decode_split(
         self,

@@ -256,6 +256,7 @@ def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, flo
         "depth_s": "t_k",
         "tile_rows": "T_q",
         "shared_passes": "omega",
+        "kv_passes": "omega",
         "padding_tokens": "r",
         "saturation_s": "t_1",
         "saturation_tokens": "c_1",
@@ -276,7 +277,9 @@ def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, flo
             return value if value != 1.0 else 1
         if name not in names or value == 0:
             return value
-        suffix = {"latency_per_log2_s": "_log2", "two_shot_s": "_two", "large_s": "_large"}.get(name, "")
+        suffix = {"latency_per_log2_s": "_log2", "two_shot_s": "_two", "large_s": "_large", "kv_passes": "_kv"}.get(
+            name, ""
+        )
         made = symbol(f"{names[name]}_{key.replace('.', '_')}{suffix}")
         values[made] = value
         return made

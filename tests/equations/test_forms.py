@@ -67,6 +67,7 @@ def test_tiled_prefill_attention() -> None:
         "sharpness": 2.0,
         "tile_rows": 64.0,
         "shared_passes": 3.0,
+        "kv_passes": 0.5,
     }
     found = seconds("prefill_attention", fit, [Chunk(1000, 2000), Chunk(500)], [Decodes(7, 100)])["prefill_attention"]
     pairs = 1000 * 2000 + 1000 * 1001 / 2 + 500 * 501 / 2
@@ -74,7 +75,7 @@ def test_tiled_prefill_attention() -> None:
     # Half a tile per chunk, 2·32 tokens, is far below what they have, and smooths it by a little.
     queries, keys = (1500**4 + 64**4) ** 0.25, (3500**4 + 64**4) ** 0.25
     io, kv = 32 * 256 * 2 * 32, 2 * 8 * 128 * 2 * 32
-    moved = queries * (io + 3.0 * math.sqrt(io * kv)) + keys * kv
+    moved = queries * (io + 3.0 * math.sqrt(io * kv) + 0.5 * kv) + keys * kv
     tile = 4 * 64 * 128 * 3000 * SM * 32 / (0.7 * F)
     expected = math.hypot(compute + moved / (0.8 * W), tile) + 32 * 1e-5
     assert found == pytest.approx(expected, rel=1e-12)

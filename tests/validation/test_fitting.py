@@ -76,7 +76,7 @@ CASES: dict[str, Case] = {
         lambda free: prefill_model("prefill_attention.bf16.d128.w128", "prefill_tile", free, F, W, SM, 2.0, 128),
         PROMPTS,
         {"compute_efficiency": 0.4, "bandwidth_efficiency": 0.5, "launch_s": 1.2e-5, "sharpness": 2.0, "tile_rows": 90.0,
-         "shared_passes": 1.6},
+         "kv_passes": 1.6},
     ),
     "decode_split with hidden padding": (
         lambda free: decode_model("decode_attention.bf16", "decode_split", free, F, W, 2.0),

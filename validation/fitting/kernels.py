@@ -20,6 +20,7 @@ from costmodel.validation.fitting.attention import (
     FEWEST_ROWS,
     KINDS,
     PREFILL_TILE,
+    PREFILL_WINDOW,
     Kind,
     decode_form,
     read_decode,
@@ -175,6 +176,7 @@ def _attention_tasks(
     width = 1.0 if kind.kv_dtype == "fp8" else 2.0
     peak = peaks.get(kind.kv_dtype, peaks["bf16"])
     name = kind.suffix("bf16")
+    tiled = PREFILL_TILE if kind.window is None else PREFILL_WINDOW
 
     def decode(table: Any) -> KernelModel:
         form, free = decode_form(table, kind)
@@ -184,7 +186,7 @@ def _attention_tasks(
 
     yield _Task(
         model=lambda _table: prefill_model(
-            f"prefill_attention.{name}", "prefill_tile", PREFILL_TILE, peak, bandwidth, units, width, kind.window
+            f"prefill_attention.{name}", "prefill_tile", tiled, peak, bandwidth, units, width, kind.window
         ),
         read=partial(read_prefill, gpu, engine, kind),
         rules=rules.prefill_rules(gpu),

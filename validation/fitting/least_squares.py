@@ -27,6 +27,7 @@ STARTS = {
     "depth_s": 6e-10,
     "tile_rows": 64.0,
     "shared_passes": 1.0,
+    "kv_passes": 1.0,
     "padding_tokens": 100.0,
     "saturation_s": 5e-6,
     "saturation_tokens": 2000.0,
