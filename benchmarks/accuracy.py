@@ -80,7 +80,8 @@ def table(fits: list[tuple[str, str, OperatorFit]]) -> str:
                 f"{fit.errors_all.median:.1%}",
             ]
             bounds = ", ".join(fit.result.at_bound)
-            set_by_hand = f" + {count}" if (count := SET_BY_HAND.get(fit.form, 0)) else ""
+            by_hand = SET_BY_HAND.get(fit.form, 0) if fit.form != "link_switch" or "large_s" in fit.result.values else 0
+            set_by_hand = f" + {by_hand}" if by_hand else ""
             form = f"`{fit.form}` {len(fit.result.values)}{set_by_hand}"
             counts = [form, f"{fit.rows_kept:,}", f"{sum(fit.excluded.values()):,}"]
             lines.append(
@@ -112,9 +113,11 @@ cache, `d64` for heads of 64, `w128` for a window of 128.
 vLLM's fp8-block and nvfp4 matrices were timed without a CUDA graph, so SGLang's table stands for them. Experts are those of one GPU
 without expert parallelism, chosen by the two power laws of the tables, in the kernel that ran most rows.
 
-Forms and rules of exclusion were chosen on the vLLM tables of the H100, H200, B200, A100 and L40S; the other engines and parts had no part
-in the choice, and are the cleaner test. *All rows* is the median of the same fit on held-out shapes of every row, excluded or not. Rows
-that a rule takes are counted one after another, as `costmodel fit` prints them.
+Forms and rules of exclusion were chosen by people who looked at such errors, mostly of the vLLM tables of the H100, H200, B200, A100 and
+L40S, and for attention and all-reduces at those of the other parts and engines as well: shapes are held out, forms are not. Which form a
+part takes follows from its kernels (FlashAttention-2 before Hopper, CUTLASS tiles for fp8 on Hopper, vLLM's own all-reduce), and a term
+that the fitted rows put at zero is left out. *All rows* is the median of the same fit on held-out shapes of every row, excluded or not.
+Rows that a rule takes are counted one after another, as `costmodel fit` prints them.
 
 {listed}
 

@@ -60,6 +60,7 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "sharpness": (math.inf, 1.0, math.inf),
         "tile_rows": (0.0, 0.0, 4096.0),
         "shared_passes": (0.0, 0.0, 1e4),
+        "kv_passes": (0.0, 0.0, 1e4),
     },
     "mixed_tiles": {
         "compute_efficiency": (1.0, 0.0, 1.0),
@@ -102,6 +103,7 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "latency_per_log2_s": (0.0, 0.0, 1.0),
         "bandwidth_efficiency": (1.0, 0.0, 1.0),
         "two_shot_s": (0.0, 0.0, 1.0),
+        "one_shot_efficiency": (1.0, 0.0, 1.0),
         "large_s": (0.0, 0.0, 1.0),
         "large_bytes": (2.0**23, 1.0, 1e12),
     },
@@ -134,8 +136,9 @@ memory + expert_s for every expert touched), never below the roofline; experts a
 ``gemm_quant_tiled``: the same with plain maxima and whole tiles of rows, N rounded up to T/4, T/2 or multiples of T = tile_rows (set, not
 fitted: CUTLASS on Hopper pairs tiles of 128 rows, and its matrix instruction takes 64); depth_s·k is the time of a whole tile.
 ``prefill_tile``: launch_s + smooth_max(compute + bytes/(bandwidth_efficiency·W), the longest tile: tile_rows queries over all their keys on
-one multiprocessor). Bytes are Q and O, K and V, and for new tokens shared_passes times the geometric mean of the two, all of
-smooth_max(n, tile_rows/2, 4) tokens per chunk: a tile works on half its rows at least. One half and four are set, not fitted.
+one multiprocessor). Bytes are Q and O, K and V, and for new tokens shared_passes times the geometric mean of the two and kv_passes times
+the latter, all of smooth_max(n, tile_rows/2, 4) tokens per chunk: a tile works on half its rows at least. One half and four are set, not
+fitted.
 ``mixed_tiles``: prefill and decode attention of a step with prefill in one kernel; tiles of block_rows queries on the multiprocessors,
 tile_s for each of a decoding sequence and empty_tile_s for those it leaves empty (``costmodel.equations.mixed_attention``).
 ``decode_split``: launch_s + saturation_s·c/(c + saturation_tokens) + the K and V bytes of smooth_max(c, padding_tokens, sharpness) tokens
@@ -149,8 +152,8 @@ by itself, one multiprocessor takes key_s for every key, and there is one kernel
 the nomenclature, and cached_bytes what the cache saves: half of the traffic at that x.
 ``link``: latency_s + latency_per_log2_s·log2(t) + bytes/(bandwidth_efficiency·B_link), times imbalance for the bytes.
 ``link_switch``: latency_s + latency_per_log2_s·log2(t) + the faster of one shot, (t − 1)·message/(efficiency·B_link), and two shots,
-2·(t − 1)/t·message/(efficiency·B_link) + two_shot_s; messages from large_bytes on (set, not fitted: where the engine takes another library)
-take large_s more.
+2·(t − 1)/t·message/(efficiency·B_link) + two_shot_s. One shot runs at one_shot_efficiency where that is given. Messages from large_bytes on
+(set, not fitted: where the engine takes another library) take large_s more.
 ``overhead``: L·per_layer_s + L_moe·per_moe_layer_s + L_norm·per_normed_layer_s (norms of queries and keys) + per_step_s + D·per_sequence_s;
 graph_multiple pads the batch of a decode step (CUDA graphs are captured in steps).
 ``overlap``: the share of every kernel's launch_s and latency_s that disappears behind the kernel before it: tables time kernels one by one.

@@ -180,6 +180,7 @@ def _values(form: str, name: str) -> st.SearchStrategy[float]:
         "shared_passes": st.floats(0.0, 20.0),
         "block_rows": st.floats(1.0, 512.0),
         "cached_bytes": st.floats(0.0, 1e8),
+        "kv_passes": st.floats(0.0, 20.0),
         "padding_tokens": st.floats(0.0, 300.0),
         "saturation_tokens": st.floats(1.0, 20_000.0),
         "key_s": st.floats(0.0, 1e-7),

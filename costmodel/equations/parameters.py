@@ -59,12 +59,14 @@ class PrefillTile:
             heads exchange beyond reading and writing each once.
         tile_flops: FLOPs per key of the longest tile as if every multiprocessor worked at it: 4·T·d_h·SM, times layers [FLOP].
         least_rows: T/2, tokens of a chunk whose bytes move at least.
+        kv_passes: passes over K and V of new tokens beyond reading them once, as of keys outside a window that its tiles see.
     """
 
     io_bytes_per_token: Value
     shared_passes: Value
     tile_flops: Value
     least_rows: Value = 0
+    kv_passes: Value = 0
 
 
 @dataclass(frozen=True, slots=True)

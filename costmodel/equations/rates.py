@@ -251,7 +251,8 @@ class CalibratedRates:
         if not key or self.calibration.operators[key].form != "prefill_tile":
             return None
         rows = self.number(key, "tile_rows")
-        return PrefillTile(io_bytes_per_token, self.number(key, "shared_passes"), rows * flops_per_key_row, rows / 2)
+        shared, keys = self.number(key, "shared_passes"), self.number(key, "kv_passes")
+        return PrefillTile(io_bytes_per_token, shared, rows * flops_per_key_row, rows / 2, keys)
 
     def decode_split(
         self,
@@ -310,6 +311,8 @@ class CalibratedRates:
         if self.calibration.operators[key].form == "link_switch":
             # bytes_per_token is that of a ring, 2·(t − 1)/t of the message; one shot sends (t − 1) messages.
             once = bytes_per_token * gpus / 2
+            if "one_shot_efficiency" in self.calibration.operators[key].parameters:
+                once = once * efficiency / self.number(key, "one_shot_efficiency")
             two_shot, large = self.number(key, "two_shot_s"), self.number(key, "large_s")
             threshold = self.number(key, "large_bytes") * 2 * (gpus - 1) / gpus / bytes_per_token
             return Transfer(

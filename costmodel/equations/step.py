@@ -264,7 +264,7 @@ def _prefill_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]
         queries = smooth_max(queries, least, 4)
         read = smooth_max(read, kernel.kv_bytes_per_token * least, 4)
     shared = tile.shared_passes * (tile.io_bytes_per_token * kernel.kv_bytes_per_token) ** 0.5
-    passed = queries * (tile.io_bytes_per_token + shared) + read
+    passed = queries * (tile.io_bytes_per_token + shared + tile.kv_passes * kernel.kv_bytes_per_token) + read
     memory = passed / (rate.bandwidth_efficiency * rate.bandwidth)
     longest = tile.tile_flops * longest_kv(work.chunks, kernel.window) / (rate.compute_efficiency * rate.peak)
     fixed = rate.launch * launches

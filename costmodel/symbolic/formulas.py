@@ -260,6 +260,7 @@ def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, flo
         "tile_s": "t_t",
         "empty_tile_s": "t_e",
         "cached_bytes": "x_1",
+        "kv_passes": "omega",
         "padding_tokens": "r",
         "saturation_s": "t_1",
         "saturation_tokens": "c_1",
@@ -268,6 +269,7 @@ def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, flo
         "extra_launch_s": "t_1",
         "key_s": "t_c",
         "large_s": "alpha",
+        "one_shot_efficiency": "e_1",
         "per_layer_s": "t_layer",
         "per_step_s": "t_step",
     }
@@ -279,7 +281,9 @@ def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, flo
             return value if value != 1.0 else 1
         if name not in names or value == 0:
             return value
-        suffix = {"latency_per_log2_s": "_log2", "two_shot_s": "_two", "large_s": "_large"}.get(name, "")
+        suffix = {"latency_per_log2_s": "_log2", "two_shot_s": "_two", "large_s": "_large", "kv_passes": "_kv"}.get(
+            name, ""
+        )
         made = symbol(f"{names[name]}_{key.replace('.', '_')}{suffix}")
         values[made] = value
         return made

@@ -76,10 +76,13 @@ ENTRIES = (
     Entry("t_0", "t_0", "s", "launch time of a kernel, fitted"),
     Entry("p", "p", "–", "sharpness of the smooth maximum, fitted; ∞ on the roofline"),
     Entry("k_0", "k_0", "–", "inputs over which a tile's prologue costs as much as its products, fitted"),
+    Entry("e_1", "e_1", "–", "efficiency of an all-reduce in one shot, fitted"),
     Entry("e_q", "e_q", "–", "bandwidth efficiency of quantising activations, fitted"),
     Entry("t_k", "t_k", "s", "time per input of a kernel that does not split its depth, fitted"),
-    Entry("T_q", "T_q", "rows", "query rows of an attention tile, fitted"),
-    Entry("omega", r"\omega", "–", "times that prefill attention reads K and V, fitted"),
+    Entry("T_q", "T_q", "rows", "rows of a tile of attention, fitted, or of a product"),
+    Entry(
+        "omega", r"\omega", "–", "passes of prefill attention over bytes beyond reading and writing each once, fitted"
+    ),
     Entry(
         "t_t",
         "t_t",
@@ -87,8 +90,10 @@ ENTRIES = (
         "time of a decoding sequence's attention tile beside its keys, in a step with prefill, fitted",
     ),
     Entry("t_e", "t_e", "s", "time of an attention tile without rows, fitted"),
-    Entry("r", "r", "tokens", "KV tokens that decode attention reads in vain per sequence, fitted"),
-    Entry("t_1", "t_1", "s", "time that decode attention takes more at long context, fitted"),
+    Entry("r", "r", "tokens", "KV tokens per sequence that take decode attention time at least, fitted"),
+    Entry("t_1", "t_1", "s", "time that decode attention takes more at long context or for a further kernel, fitted"),
+    Entry("t_c", "t_c", "s", "time per key of decode attention on one multiprocessor, fitted"),
+    Entry("t_w", "t_w", "s", "time of a wave of tiles or blocks, fitted"),
     Entry("c_1", "c_1", "tokens", "context at which half of it is reached, fitted"),
     Entry("kappa", r"\kappa", "–", "passes over the activations per layer in elementwise kernels, fitted"),
     Entry("x_1", "x_1", "B", "activations of which a cache saves half the traffic of elementwise kernels, fitted"),

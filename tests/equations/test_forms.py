@@ -67,6 +67,7 @@ def test_tiled_prefill_attention() -> None:
         "sharpness": 2.0,
         "tile_rows": 64.0,
         "shared_passes": 3.0,
+        "kv_passes": 0.5,
     }
     found = seconds("prefill_attention", fit, [Chunk(1000, 2000), Chunk(500)], [Decodes(7, 100)])["prefill_attention"]
     pairs = 1000 * 2000 + 1000 * 1001 / 2 + 500 * 501 / 2
@@ -74,7 +75,7 @@ def test_tiled_prefill_attention() -> None:
     # Half a tile per chunk, 2·32 tokens, is far below what they have, and smooths it by a little.
     queries, keys = (1500**4 + 64**4) ** 0.25, (3500**4 + 64**4) ** 0.25
     io, kv = 32 * 256 * 2 * 32, 2 * 8 * 128 * 2 * 32
-    moved = queries * (io + 3.0 * math.sqrt(io * kv)) + keys * kv
+    moved = queries * (io + 3.0 * math.sqrt(io * kv) + 0.5 * kv) + keys * kv
     tile = 4 * 64 * 128 * 3000 * SM * 32 / (0.7 * F)
     expected = math.hypot(compute + moved / (0.8 * W), tile) + 32 * 1e-5
     assert found == pytest.approx(expected, rel=1e-12)
@@ -181,6 +182,15 @@ def test_the_depth_of_a_part_of_a_tile(tokens: int, share: float) -> None:
     assert found == pytest.approx(32 * (4096e-6 * share + 3 * tokens * 4096 / W), rel=1e-12)
 
 
+def test_one_shot_may_use_links_less_well() -> None:
+    fit = {"form": "link_switch", "bandwidth_efficiency": 0.8, "one_shot_efficiency": 0.2, "two_shot_s": 1e-5}
+    message = 8192 / LINK
+    small = seconds("all_reduce", dict(fit), [Chunk(1)], [], tp=4)["all_reduce"]
+    large = seconds("all_reduce", dict(fit), [Chunk(8000)], [], tp=4)["all_reduce"]
+    assert small == pytest.approx(64 * 3 * message / 0.2, rel=1e-12)
+    assert large == pytest.approx(64 * (1.5 * 8000 * message / 0.8 + 1e-5), rel=1e-12)
+
+
 def test_large_messages_take_another_library() -> None:
     # 8 MiB of 8192 B per token are 1024 tokens.
     fit = {"form": "link_switch", "large_s": 2e-5}
@@ -194,7 +204,10 @@ FITTED: list[tuple[str, dict[str, Any]]] = [
     ("prefill_attention", {"form": "prefill_tile", "tile_rows": 100.0, "shared_passes": 1.5, "sharpness": 2.0}),
     ("gemm", {"form": "gemm_quant_tiled", "compute_efficiency": 0.6, "quantise_efficiency": 0.4, "depth_s": 2e-9}),
     ("gemm", {"form": "gemm_split", "wave_s": 2e-5, "ramp_inputs": 100.0, "sharpness": 3.0}),
-    ("all_reduce", {"form": "link_switch", "latency_s": 4e-6, "two_shot_s": 4e-6, "large_s": 1e-5}),
+    (
+        "all_reduce",
+        {"form": "link_switch", "latency_s": 4e-6, "two_shot_s": 4e-6, "large_s": 1e-5, "one_shot_efficiency": 0.3},
+    ),
 ]
 
 

@@ -78,7 +78,7 @@ CASES: dict[str, Case] = {
         lambda free: prefill_model("prefill_attention.bf16.d128.w128", "prefill_tile", free, F, W, SM, 2.0, 128),
         PROMPTS,
         {"compute_efficiency": 0.4, "bandwidth_efficiency": 0.5, "launch_s": 1.2e-5, "sharpness": 2.0, "tile_rows": 90.0,
-         "shared_passes": 1.6},
+         "kv_passes": 1.6},
     ),
     "decode_split with hidden padding": (
         lambda free: decode_model("decode_attention.bf16", "decode_split", free, F, W, 2.0),
@@ -99,7 +99,8 @@ CASES: dict[str, Case] = {
     "link_switch with another library": (
         lambda free: all_reduce_model("link_switch", free, LINK),
         MESSAGES,
-        {"latency_s": 4e-6, "latency_per_log2_s": 4e-7, "bandwidth_efficiency": 0.64, "two_shot_s": 3.7e-6, "large_s": 2e-5},
+        {"latency_s": 4e-6, "latency_per_log2_s": 4e-7, "bandwidth_efficiency": 0.64, "two_shot_s": 9e-6, "large_s": 2e-5,
+         "one_shot_efficiency": 0.3},
     ),
     "mixed_tiles": (
         lambda free: mixed_model("prefill_attention.bf16", free, 165.2e12, 1.008e12, 128.0, 2.0, (32, 8, 128)),

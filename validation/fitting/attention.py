@@ -16,6 +16,8 @@ FEWEST_ROWS = 30
 """An operator with fewer rows is left out of a calibration."""
 
 PREFILL_TILE = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness", "tile_rows", "shared_passes")
+PREFILL_WINDOW = (*PREFILL_TILE[:-1], "kv_passes")
+"""Tiles of a window see keys before it."""
 DECODE_SPLIT = ("bandwidth_efficiency", "launch_s", "padding_tokens", "saturation_s", "saturation_tokens", "sharpness")
 DECODE_WINDOW = ("bandwidth_efficiency", "launch_s", "wave_s")
 """In a full window every sequence reads the same tokens: nothing is padded or split, and nothing saturates."""

@@ -20,6 +20,7 @@ from costmodel.validation.fitting.attention import (
     FEWEST_ROWS,
     KINDS,
     PREFILL_TILE,
+    PREFILL_WINDOW,
     Kind,
     decode_form,
     read_decode,
@@ -53,8 +54,8 @@ MATRICES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )
 """Tables of matrices that are fitted, by the format their weights are stored in, and the form that each takes."""
 LINK_SWITCH = ("latency_s", "latency_per_log2_s", "bandwidth_efficiency", "two_shot_s")
-LARGE = ("large_s",)
-"""vLLM's own all-reduce ends at 8 MiB, the default of ``large_bytes``."""
+LINK_SWITCH_LARGE = (*LINK_SWITCH, "one_shot_efficiency", "large_s")
+"""vLLM's own all-reduce ends at 8 MiB, the default of ``large_bytes``; one shot of it uses links less well."""
 OPTIONAL = ("wave_s", "large_s")
 """Parameters that are dropped, and the rest fitted again, where the rows fitted put them at zero."""
 
@@ -159,7 +160,7 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
     for heads in KINDS:
         yield from _attention_tasks(heads, gpu, engine, peaks, bandwidth, units)
     link = profile.link.bandwidth_per_direction.value
-    messages = all_reduce_model("link_switch", LINK_SWITCH + LARGE if engine == "vllm" else LINK_SWITCH, link)
+    messages = all_reduce_model("link_switch", LINK_SWITCH_LARGE if engine == "vllm" else LINK_SWITCH, link)
     yield _Task(
         model=partial(same, messages),
         read=lambda: silicon.all_reduce(gpu, engine),
@@ -177,6 +178,7 @@ def _attention_tasks(
     width = 1.0 if kind.kv_dtype == "fp8" else 2.0
     peak = peaks.get(kind.kv_dtype, peaks["bf16"])
     name = kind.suffix("bf16")
+    tiled = PREFILL_TILE if kind.window is None else PREFILL_WINDOW
 
     def decode(table: Any) -> KernelModel:
         form, free = decode_form(table, kind)
@@ -186,7 +188,7 @@ def _attention_tasks(
 
     yield _Task(
         model=lambda _table: prefill_model(
-            f"prefill_attention.{name}", "prefill_tile", PREFILL_TILE, peak, bandwidth, units, width, kind.window
+            f"prefill_attention.{name}", "prefill_tile", tiled, peak, bandwidth, units, width, kind.window
         ),
         read=partial(read_prefill, gpu, engine, kind),
         rules=rules.prefill_rules(gpu),

@@ -34,6 +34,7 @@ STARTS = {
     "cached_bytes": 4e6,
     "per_step_s": 1e-3,
     "shared_passes": 1.0,
+    "kv_passes": 1.0,
     "padding_tokens": 100.0,
     "saturation_s": 5e-6,
     "saturation_tokens": 2000.0,
@@ -44,6 +45,7 @@ STARTS = {
     "extra_launch_s": 5e-6,
     "key_s": 2e-8,
     "large_s": 1e-5,
+    "one_shot_efficiency": 0.4,
 }
 """Where a fit starts, per parameter: the size that such numbers have on GPUs."""
 UPPER = {
