@@ -272,6 +272,12 @@ def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, flo
         "one_shot_efficiency": "e_1",
         "per_layer_s": "t_layer",
         "per_step_s": "t_step",
+        "per_moe_layer_s": "t_moe",
+        "per_normed_layer_s": "t_norm",
+        "per_sequence_s": "t_seq",
+        "hidden": "o",
+        "padding_rows": "T_x",
+        "expert_s": "t_x",
     }
 
     def number(key: str, name: str) -> Any:

@@ -73,6 +73,8 @@ def coverage(
         whole = errors_of(predicted[known], measured[known])
         residual = measured / predicted - 1
         low, high = np.full(len(measured), whole.low), np.full(len(measured), whole.high)
+        if parts:  # what is larger than any that is known errs like the largest
+            low, high = np.full(len(measured), parts[-1][1].low), np.full(len(measured), parts[-1][1].high)
         for edge, errors in reversed(parts):
             low, high = np.where(size <= edge, errors.low, low), np.where(size <= edge, errors.high, high)
         inside |= asked & (residual >= low) & (residual <= high)
@@ -82,11 +84,11 @@ def coverage(
 def errors_by_size(
     predicted: NDArray[np.float64], measured: NDArray[np.float64], size: NDArray[np.float64]
 ) -> tuple[tuple[float, Errors], ...]:
-    """Return errors of the smallest, the middle and the largest third of rows, each with its largest size; the last has no end.
+    """Return errors of the smallest, the middle and the largest third of rows, each with its largest size.
 
     Empty where a third has fewer than :data:`FEWEST` rows.
     """
-    edges = [*np.quantile(size, [1 / 3, 2 / 3]).tolist(), float("inf")]
+    edges = np.quantile(size, [1 / 3, 2 / 3, 1]).tolist()
     parts, low = [], -float("inf")
     for edge in edges:
         errors = errors_where(predicted, measured, (size > low) & (size <= edge))
