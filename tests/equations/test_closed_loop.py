@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,7 +211,7 @@ def test_symbols_give_what_floats_give() -> None:
     values |= {"output_tokens": 100.0, "burst_share": 0.05, "burst_prompts": 2.0, "wait_steps": 20.0, "queued": 1.0}
     at = {symbols[name]: value for name, value in values.items()}
 
-    def equations(by: dict[str, object]) -> tuple[object, object, object]:
+    def equations(by: Mapping[str, Any]) -> tuple[Any, Any, Any]:
         clients = Clients(**{name: by[name] for name in Clients.__slots__})
         tpot = time_per_output_token(clients, by["running"], by["decode"], by["mixed"])
         ttft = time_to_first_token(clients, by["running"], by["decode"], by["mixed"], by["burst"], tpot, by["waited"])
@@ -217,4 +219,4 @@ def test_symbols_give_what_floats_give() -> None:
 
     for formula, number in zip(equations(symbols), equations(values), strict=True):
         assert isinstance(formula, sympy.Expr)
-        assert math.isclose(float(formula.subs(at)), number, rel_tol=1e-12)  # type: ignore[arg-type]
+        assert math.isclose(float(formula.subs(at)), number, rel_tol=1e-12)

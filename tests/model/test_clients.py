@@ -109,8 +109,8 @@ def test_no_token_is_faster_than_the_decode_step_of_the_roofline(calibration: st
 
 
 def test_more_clients_and_longer_prompts_take_longer() -> None:
-    def times(*size: int) -> tuple[float, float]:
-        loop = closed_loop(*size, calibration="none")
+    def times(clients: int, prompt: int, output: int) -> tuple[float, float]:
+        loop = closed_loop(clients, prompt, output, calibration="none")
         return loop.ttft_s, loop.tpot_s
 
     usual = times(16, 1000, 500)
