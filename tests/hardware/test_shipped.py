@@ -78,7 +78,9 @@ def test_it_says_where_it_comes_from_and_how_to_make_it_again(pair: tuple[str, s
 @pytest.mark.parametrize(
     "pair",
     [
-        pytest.param(pair, marks=pytest.mark.xfail(strict=True, reason="its 2 rows are a few among those of other parts"))
+        pytest.param(
+            pair, marks=pytest.mark.xfail(strict=True, reason="its 2 rows are a few among those of other parts")
+        )
         if pair == ("gb200", "trtllm")
         else pair
         for pair in PAIRS
