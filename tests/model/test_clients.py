@@ -9,7 +9,11 @@ import pytest
 from pydantic import ValidationError
 
 import costmodel
+from costmodel.building import build_parameters
 from costmodel.clients import ClosedLoop, closed_loop
+from costmodel.deployment import deploy
+from costmodel.equations.step import step_times
+from costmodel.equations.work import Chunk, Decodes, make_work
 from costmodel.errors import InputError
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.shipped import shipped_calibration
@@ -75,6 +79,22 @@ def test_one_client_by_the_steps_of_predict() -> None:
     share = loop.running * steps.prefill_s / (200 * loop.tpot_s)
     under_way = (1 - share) * steps.decode_step_s + share * steps.prefill_s
     assert loop.ttft_s == pytest.approx(0.9 * (0.5 * under_way + steps.prefill_s) + 0.1 * steps.prefill_s, rel=1e-3)
+
+
+def test_many_clients_by_their_steps() -> None:
+    # 32 clients, room for 8,192 − 32 tokens in a step: the first 32 prompts come in four steps of eight, and the mean one waits for 2½.
+    loop = closed_loop(32, 1000, 200, calibration="none", prompts_per_client=5)
+    parameters = build_parameters(deploy("Llama-3.1-8B", "h100"))
+
+    def seconds(prompts: int, streams: float) -> float:
+        groups = [Decodes(streams, 1100)] if streams else []
+        return float(step_times(parameters, make_work([Chunk(1000)] * prompts, groups, parameters.windows)).total)
+
+    decode, mixed = seconds(0, loop.running), seconds(1, loop.running - 1)
+    assert loop.tpot_s == pytest.approx(decode + 0.9 * (loop.running - 1) / 200 * (mixed - decode), rel=1e-9)
+    share = loop.running * mixed / (200 * loop.tpot_s)
+    steady = 0.5 * ((1 - share) * decode + share * mixed) + mixed
+    assert loop.ttft_s == pytest.approx(0.8 * steady + 0.2 * 2.5 * seconds(8, 0), rel=1e-9)
 
 
 @pytest.mark.xfail(

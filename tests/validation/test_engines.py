@@ -194,10 +194,15 @@ def test_what_rows_do_not_say_stays_at_the_prior(synthetic: Loops) -> None:
     assert others == pytest.approx({name: TRUTH[name] for name in others}, rel=1e-6)
 
 
-def test_rows_overrule_the_prior(synthetic: Loops) -> None:
+def test_the_more_rows_the_less_the_prior_counts(synthetic: Loops) -> None:
     prior = EngineFit({**TRUTH, ("overhead.graph", "per_step_s"): 8e-4}, dict.fromkeys(TRUTH, 0.0), 100)
-    found = fit_overheads(synthetic, prior=prior).values["overhead.graph", "per_step_s"]
-    assert 4e-4 <= found < 6e-4
+    found = [
+        fit_overheads(synthetic.select(np.arange(len(synthetic)) % every == 0), prior=prior)
+        for every in (len(synthetic), 8, 1)
+    ]
+    one, some, all_rows = (fit.values["overhead.graph", "per_step_s"] for fit in found)
+    assert 8e-4 > one > 7.8e-4 > some > 6e-4 > all_rows > 4.4e-4
+    assert max(abs(found[0].values[name] / prior.values[name] - 1) for name in TRUTH) < 0.05
 
 
 def test_too_few_rows_are_refused_without_a_prior(synthetic: Loops) -> None:
