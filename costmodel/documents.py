@@ -190,7 +190,7 @@ class Prediction(Frozen):
     calibration: str | None = None
     intervals: Intervals | None = None
     notes: tuple[str, ...] = ()
-    """Choices made for the user: which part, which preset."""
+    """Choices made for the user, which part and which preset, and what the calibration says of itself."""
     warnings: tuple[str, ...] = ()
 
     @model_serializer(mode="wrap")

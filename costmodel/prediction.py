@@ -126,7 +126,7 @@ def predict(
         pipeline=_pipeline(deployment, load, rates),
         calibration=fitted.name if fitted else None,
         intervals=intervals(fitted, rung_parameters, steps) if fitted else None,
-        notes=deployment.notes,
+        notes=(*deployment.notes, *(f"calibration {fitted.name}: {note}" for note in (fitted.notes if fitted else ()))),
         warnings=tuple(warnings),
     )
 

@@ -12,6 +12,7 @@ from typing import Any
 import costmodel
 from costmodel.architecture.source import preset_config
 from costmodel.cli.main import COMMANDS
+from costmodel.hardware.shipped import shipped_calibration
 from tests.cli.runner import printed, run
 
 
@@ -90,26 +91,54 @@ def test_the_python_block_runs_and_says_the_truth(repo_root: Path) -> None:
     assert costmodel.predict(value).spike.height_s <= 0.050 < costmodel.predict(value + 1).spike.height_s
 
 
-def test_numbers_in_the_text_hold(repo_root: Path, own_folder: Path) -> None:
+def test_numbers_in_the_text_hold(repo_root: Path) -> None:
     text = " ".join(page(repo_root).split())
-    rungs = costmodel.predict().rungs
-    shown = [
-        (round(rung.prefill_s * 1e3), round(rung.decode_step_s * 1e3, 1)) for rung in (rungs.textbook, rungs.roofline)
-    ]
-    [numbers] = re.findall(
-        r"this prefill at (\d+) ms, where textbook says (\d+) and the floor is (\d+), and the decode step at ([\d.]+) ms, "
-        r"where they say ([\d.]+) and ([\d.]+);",
+    answer = costmodel.predict()
+    textbook, roofline, calibrated = answer.rungs.textbook, answer.rungs.roofline, answer.rungs.calibrated
+    assert calibrated is not None
+    lesson = costmodel.predict(params=8e9).rungs.textbook
+    assert (
+        f"**Why {calibrated.spike_s * 1e3:.0f} ms and not {lesson.spike_s * 1e3:.0f}, why "
+        f"{calibrated.decode_step_s * 1e3:.1f} and not {textbook.decode_step_s * 1e3:.1f}?**" in text
+    )
+    spike = {item.name: item.time_s * 1e3 for item in calibrated.operators}
+    decode = {item.name: item.time_s * 1e3 for item in calibrated.decode_operators}
+    floor = {item.name: item.time_s * 1e3 for item in roofline.decode_operators}
+    matrices = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head")
+    for said in (
+        f"({roofline.prefill_linear_s * 1e3:.0f} → {calibrated.prefill_linear_s * 1e3:.0f} ms)",
+        f"({roofline.prefill_attention_s * 1e3:.0f} → {calibrated.prefill_attention_s * 1e3:.0f} ms)",
+        f"per layer ({spike['elementwise']:.0f} ms); the engine adds {spike['overhead']:.0f} ms",
+        f"({sum(floor[name] for name in matrices):.1f} → {sum(decode[name] for name in matrices):.1f} ms)",
+        f"forgets ({decode['decode_attention']:.1f} ms), and pays {decode['overhead']:.1f} ms to the engine",
+    ):
+        assert said in text
+    fitted = shipped_calibration("h100-sxm", "vllm")
+    assert fitted is not None
+    gemm, attention = fitted.operators["gemm.bf16"], fitted.operators["prefill_attention.bf16"]
+    assert f"at {gemm.number('compute_efficiency'):.0%} of its peak".replace("%", " %") in text
+    assert f"attention at {attention.number('compute_efficiency'):.0%} and".replace("%", " %") in text
+    assert f"as long as {fitted.operators['elementwise'].number('passes'):.0f} passes" in text
+    assert f"at {gemm.number('bandwidth_efficiency'):.0%} of the bandwidth".replace("%", " %") in text
+    assert f"What a default server does is that of {answer.engine.name};" in text
+    assert f"{len(costmodel.gpu_names())} parts, every number with its source" in text
+
+
+def test_errors_in_the_text_are_those_of_the_accuracy_page(repo_root: Path) -> None:
+    text = " ".join(page(repo_root).split())
+    accuracy = (repo_root / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    [shown] = re.findall(
+        r"closed loops is ([\d.]+) % for TPOT and (\d+) % for TTFT; (\d+) and (\d+) % on a GPU held out, (\d+) and (\d+) % on a model "
+        r"held out; aiconfigurator's own predictions of the same rows are off by (\d+) and (\d+) %",
         text,
     )
-    prefills, decodes = [int(number) for number in numbers[:3]], [float(number) for number in numbers[3:]]
-    assert list(zip(prefills[1:], decodes[1:], strict=True)) == shown
-    if importlib.util.find_spec("aiconfigurator_core"):
-        assert run("fit --gpu h100 --output h100.toml").exit_code == 0
-        fitted = costmodel.predict(calibration=own_folder / "h100.toml").best
-        assert [round(fitted.prefill_s * 1e3), round(fitted.decode_step_s * 1e3, 1)] == [prefills[0], decodes[0]]
-    engine = costmodel.predict().engine.name
-    assert f"What a default server does is that of {engine};" in text
-    assert f"{len(costmodel.gpu_names())} parts, every number with its source" in text
+    found = []
+    for name in ("random | costmodel", "GPU held out | costmodel", "model held out | costmodel", "– | aiconfigurator"):
+        [line] = [line for line in accuracy.splitlines() if f"| {name}" in line]
+        cells = [cell.strip() for cell in line.split("|")]
+        found += [float(cells[4].rstrip("%")), float(cells[8].rstrip("%"))]
+    assert float(shown[0]) == found[0]
+    assert [int(number) for number in shown[1:]] == [round(number) for number in found[1:]]
 
 
 def test_the_figure_is_there_and_says_what_its_caption_says(repo_root: Path) -> None:

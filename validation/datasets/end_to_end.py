@@ -43,10 +43,17 @@ FAMILIES: Final = {
 }
 """Checkpoint → architecture that it has; checkpoints of one architecture are held out together."""
 
-PRESETS: Final = {"MiniMax-M2.5": "MiniMax-M2"}
-"""Architecture → the preset that it is, where the names differ: M2.5 has the config.json of M2."""
+PRESETS: Final = {"MiniMax-M2.5": "MiniMax-M2", "Kimi-K2.5": "Kimi-K2-Instruct"}
+"""Architecture → the preset that it is, where the names differ: M2.5 has the config.json of M2, and K2.5's language model is K2."""
 
-BLOCK_QUANTISED: Final = frozenset({"MiniMaxAI/MiniMax-M2.5", "Qwen/Qwen3-235B-A22B-FP8"})
+BLOCK_QUANTISED: Final = frozenset(
+    {
+        "MiniMaxAI/MiniMax-M2.5",
+        "Qwen/Qwen3-235B-A22B-FP8",
+        "deepseek-ai/DeepSeek-R1",
+        "deepseek-ai/DeepSeek-V3",
+    }
+)
 """Checkpoints whose fp8 weights have a scale per block of 128 × 128 (``weight_block_size`` of their config.json)."""
 
 DENSE: Final = frozenset({"Llama-3.1-8B", "Llama-3.1-70B", "Qwen3-32B"})
