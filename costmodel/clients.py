@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
-from costmodel.building import build_parameters
+from costmodel.building import build_parameters, roofline_parameters
 from costmodel.certainty import find_calibration, request_overheads
 from costmodel.checks import positive, whole
-from costmodel.deployment import deploy
-from costmodel.engine import default_token_budget
+from costmodel.deployment import Deployment, deploy
+from costmodel.engine import GIB, default_max_num_seqs, default_token_budget
 from costmodel.equations.closed_loop import Clients, Loop, solve_loop
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
@@ -20,8 +21,9 @@ from costmodel.equations.work import Chunk, Decodes, make_work
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.profile import Frozen
+from costmodel.memory import memory_of
 from costmodel.rungs import total_seconds
-from costmodel.spike import mixed_steps
+from costmodel.spike import mixed_steps, step_count
 
 
 class ClosedLoop(Frozen):
@@ -46,6 +48,7 @@ class ClosedLoop(Frozen):
     intervals: dict[str, tuple[float, float]] | None = None
     """``level``-intervals of ``ttft_s`` and ``tpot_s``, from rows that the calibration was not fitted to."""
     level: float | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def closed_loop(
@@ -68,7 +71,7 @@ def closed_loop(
     """Predict mean TTFT and TPOT of a closed loop: ``clients`` that send their next prompt when their last answer ends.
 
     See :mod:`costmodel.equations.closed_loop` for the equations. It is a closed form: prompts that queue for long, as in an overloaded
-    server, need a simulation.
+    server, need a simulation; ``warnings`` says where that is known.
 
     Args:
         clients: C.
@@ -86,22 +89,21 @@ def closed_loop(
     deployment = deploy(model, gpu, tp=tp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype)
     clients = whole(clients, "clients", 1, 1_000_000)
     prompt, output = whole(prompt, "prompt", 1), whole(output, "output", 1)
-    share = 1 / (2 * max(positive(prompts_per_client, "prompts_per_client"), 1.0))
+    if positive(prompts_per_client, "prompts_per_client") < 1:
+        raise InputError(f"prompts_per_client must be at least 1, not {prompts_per_client:g}")
     room = whole(default_token_budget(deployment) if budget is None else budget, "budget", 1) - clients
     if room < 1:
         raise InputError(f"a budget of {room + clients} tokens leaves no room for a prompt beside {clients} clients")
     fitted = find_calibration(calibration, deployment, engine)
     parameters = build_parameters(deployment, CalibratedRates(fitted) if fitted else None)
-    loop = _solve(
-        parameters, Clients(clients, output, share, max(1, min(clients, room // prompt))), prompt, room, fitted
+    who = Clients(
+        count=clients,
+        output_tokens=output,
+        burst_share=1 / (2 * prompts_per_client),
+        burst_prompts=max(1, min(clients, room // prompt)),
+        prompt_steps=step_count(prompt, 1, room),
     )
-    intervals = None
-    if fitted is not None and fitted.end_to_end:
-        values = {"ttft": loop.ttft, "tpot": loop.tpot}
-        intervals = {
-            f"{name}_s": (values[name] * (1 + item.low), values[name] * (1 + item.high))
-            for name, item in fitted.end_to_end.items()
-        }
+    loop = _solve(parameters, who, prompt, room, fitted)
     return ClosedLoop(
         model=deployment.architecture.name,
         gpu=deployment.profile.name,
@@ -115,9 +117,45 @@ def closed_loop(
         tpot_s=loop.tpot,
         running=loop.running,
         output_tokens_per_s=clients * output / (loop.ttft + output * loop.tpot),
-        intervals=intervals,
-        level=min(item.level for item in fitted.end_to_end.values()) if fitted and fitted.end_to_end else None,
+        intervals=_intervals(fitted, loop, deployment, prompt, output) if fitted else None,
+        level=min((item.level for item in fitted.end_to_end.values()), default=None) if fitted else None,
+        warnings=tuple(_warnings(deployment, clients, prompt, output, room + clients, fitted)),
     )
+
+
+def _intervals(
+    fitted: Calibration, loop: Loop, deployment: Deployment, prompt: int, output: int
+) -> dict[str, tuple[float, float]] | None:
+    """Return the intervals of TTFT and TPOT, none of which begins below a prompt or a token alone at datasheet rates."""
+    if not fitted.end_to_end:
+        return None
+    floor = roofline_parameters(deployment)
+    alone = {
+        "ttft": make_work([Chunk(prompt)], windows=floor.windows),
+        "tpot": make_work(decodes=[Decodes(1, prompt + output // 2)], windows=floor.windows),
+    }
+    found = {}
+    for name, item in fitted.end_to_end.items():
+        value = loop.ttft if name == "ttft" else loop.tpot
+        least = float(total_seconds(step_operators(floor, alone[name])))
+        found[f"{name}_s"] = (max(value * (1 + item.low), min(least, value)), value * (1 + item.high))
+    return found
+
+
+def _warnings(
+    deployment: Deployment, clients: int, prompt: int, output: int, budget: int, fitted: Calibration | None
+) -> Iterator[str]:
+    """Yield what the closed form leaves out for these clients: memory, places, and missing data."""
+    memory = memory_of(deployment, clients, prompt + output, prompt, 1, budget)
+    if not memory.fits:
+        yield (
+            f"{clients} clients need {memory.kv_needed_bytes / GIB:.1f} GiB of KV cache per GPU, "
+            f"{max(memory.kv_available_bytes, 0) / GIB:.1f} GiB are free: prompts would queue, which this does not count"
+        )
+    if clients > (places := default_max_num_seqs(deployment)):
+        yield f"{clients} clients are more than the {places} sequences that a default server runs at once: prompts would queue"
+    if fitted is None:
+        yield "no calibration in use: at datasheet rates, a floor"
 
 
 def _solve(parameters: Parameters, clients: Clients, prompt: int, room: int, fitted: Calibration | None) -> Loop:
@@ -131,15 +169,12 @@ def _solve(parameters: Parameters, clients: Clients, prompt: int, room: int, fit
         return float(total_seconds(step_operators(parameters, make_work(prefills, groups, windows))))
 
     def decode(running: float) -> float:
-        return seconds([], max(running, 1e-9))
+        return seconds([], max(running, 1.0))
 
     def mixed(running: float) -> float:
         others = max(running - 1, 0.0) if clients.count > 1 else 0.0
-        # Steps of one prompt beyond the first take the place of decode steps.
-        return sum(seconds(step, others) for step in chunks) - (len(chunks) - 1) * decode(running)
+        return sum(seconds(step, others) for step in chunks)
 
-    burst = seconds([Chunk(float(min(prompt, room)))] * int(clients.burst_prompts), 0.0)
-    if prompt > room:
-        burst = mixed(1.0)
+    burst = mixed(1.0) if len(chunks) > 1 else seconds([Chunk(float(prompt))] * int(clients.burst_prompts), 0.0)
     request, waited = request_overheads(fitted)
     return solve_loop(clients, decode, mixed, burst, request, waited)

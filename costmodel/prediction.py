@@ -126,7 +126,7 @@ def predict(
         pipeline=_pipeline(deployment, load, rates),
         calibration=fitted.name if fitted else None,
         intervals=intervals(fitted, rung_parameters, steps) if fitted else None,
-        notes=(*deployment.notes, *(f"calibration {fitted.name}: {note}" for note in (fitted.notes if fitted else ()))),
+        notes=(*deployment.notes, *_calibration_notes(fitted)),
         warnings=tuple(warnings),
     )
 
@@ -143,6 +143,11 @@ def _model_info(deployment: Deployment) -> ModelInfo:
         layers=architecture.layer_count,
         weights_bytes=round(checkpoint_bytes(architecture)),
     )
+
+
+def _calibration_notes(fitted: Calibration | None) -> tuple[str, ...]:
+    """Return what the calibration says of itself."""
+    return tuple(f"calibration {fitted.name}: {note}" for note in fitted.notes) if fitted else ()
 
 
 def _spike(parameters: Parameters, load: Load, rung: Rung) -> Spike:

@@ -244,7 +244,9 @@ class FittedOperator(Frozen):
         """Return the residuals of the regime that ``value`` (of a range's variable, by its name) falls into, else those of all rows."""
         if self.regimes and self.ranges:
             size = value(next(iter(self.ranges)))
-            return next((regime.residuals for regime in self.regimes if size <= regime.up_to), self.regimes[-1].residuals)
+            return next(
+                (regime.residuals for regime in self.regimes if size <= regime.up_to), self.regimes[-1].residuals
+            )
         return self.residuals
 
     def number(self, name: str) -> float:

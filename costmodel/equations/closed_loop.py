@@ -1,9 +1,9 @@
 """Mean TTFT and TPOT of C clients that each send their next prompt when their last answer ends: a closed form around two step times.
 
-With t_dec(C_d) a decode step of the C_d running requests, t_mix(C_d) the step (or steps) that carries a prompt beside them, and θ the
-part of a request's life that falls into the first burst, θ = 1/(2·prompts per client)::
+With t_dec(C_d) a decode step of the C_d running requests, t_mix(C_d) the k steps that carry a prompt beside them, and θ the part of a
+request's life that falls into the first burst, θ = 1/(2·prompts per client)::
 
-    TPOT = t_dec + (1 − θ)·(C_d − 1)/osl·(t_mix − t_dec)
+    TPOT = t_dec + (1 − θ)·(C_d − 1)/osl·(t_mix − k·t_dec)
     ρ    = min(1, C_d·t_mix/(osl·TPOT))                     share of the time spent in mixed steps
     TTFT = t_F + (1 − 2θ)·[w·((1 − ρ)·t_dec + ρ·t_mix) + h·t_dec + t_mix] + 2θ·t_burst·(C/b + 1)/2 + z·osl·TPOT/C
     C_d  = C·osl·TPOT/(TTFT + osl·TPOT)
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from costmodel.equations.numerics import Value, maximum, minimum
 
 ITERATIONS = 60
-"""Halvings of the distance to the fixed point; each leaves less than half of it."""
+"""Halvings of the interval that the running requests are in, [0, C]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class Clients:
         burst_prompts: b, prompts that one step takes in the first burst.
         wait_steps: N, decode steps for which the engine holds a prompt back; 0 for none.
         queued: z, clients for which the engine has no place.
+        prompt_steps: k, steps that a prompt takes under the token budget.
     """
 
     count: Value
@@ -47,6 +48,7 @@ class Clients:
     burst_prompts: Value = 1
     wait_steps: Value = 0
     queued: Value = 0
+    prompt_steps: Value = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Loop:
 def time_per_output_token(clients: Clients, running: Value, decode: Value, mixed: Value) -> Value:
     """Return TPOT [s] from the step times [s] at ``running`` requests."""
     others = maximum(running - 1, 0) / clients.output_tokens
-    return decode + (1 - clients.burst_share) * others * maximum(mixed - decode, 0)
+    return decode + (1 - clients.burst_share) * others * maximum(mixed - clients.prompt_steps * decode, 0)
 
 
 def time_to_first_token(
@@ -108,20 +110,39 @@ def solve_loop(
     request: Value = 0,
     steps_waited: Value = 0.5,
 ) -> Loop:
-    """Find the C_d at which the four equations agree, by halving the distance (floats and arrays).
+    """Find the C_d at which the four equations agree, by bisection (floats and arrays).
+
+    More running requests make every step longer and TPOT with it, but never so that more requests would run: what the equations give for
+    C_d less C_d itself changes sign once in [0, C].
 
     Args:
         clients: who asks.
-        decode, mixed: step times as functions of the running requests [s].
+        decode, mixed: a decode step, and all k steps of a prompt, as functions of the running requests [s].
         burst: step of the first burst [s].
         request: t_F, time of a request outside the steps [s].
         steps_waited: w.
     """
-    running = clients.count
-    ttft = tpot = running * 0
+    low, width = clients.count * 0.0, clients.count * 1.0
+    loop = Loop(low, low, low)
     for _ in range(ITERATIONS):
-        decoding, mixing = decode(running), mixed(running)
-        tpot = time_per_output_token(clients, running, decoding, mixing)
-        ttft = request + time_to_first_token(clients, running, decoding, mixing, burst, tpot, steps_waited)
-        running = (running + running_requests(clients, ttft, tpot)) / 2
+        width = width / 2
+        loop = _loop_at(clients, low + width, decode, mixed, burst, request, steps_waited)
+        more = running_requests(clients, loop.ttft, loop.tpot) > loop.running
+        low = low + width * more
+    return loop
+
+
+def _loop_at(
+    clients: Clients,
+    running: Value,
+    decode: Callable[[Value], Value],
+    mixed: Callable[[Value], Value],
+    burst: Value,
+    request: Value,
+    steps_waited: Value,
+) -> Loop:
+    """Return TTFT and TPOT if ``running`` requests decode."""
+    decoding, mixing = decode(running), mixed(running)
+    tpot = time_per_output_token(clients, running, decoding, mixing)
+    ttft = request + time_to_first_token(clients, running, decoding, mixing, burst, tpot, steps_waited)
     return Loop(ttft, tpot, running)

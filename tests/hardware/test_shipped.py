@@ -75,18 +75,7 @@ def test_it_says_where_it_comes_from_and_how_to_make_it_again(pair: tuple[str, s
     assert any("mixed steps" in note for note in calibration.notes)
 
 
-@pytest.mark.parametrize(
-    "pair",
-    [
-        pytest.param(
-            pair, marks=pytest.mark.xfail(strict=True, reason="its 2 rows are a few among those of other parts")
-        )
-        if pair == ("gb200", "trtllm")
-        else pair
-        for pair in PAIRS
-    ],
-    ids="-".join,
-)
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_whose_errors_the_notes_name(pair: tuple[str, str]) -> None:
     """Errors are said to be of this part only where no other part's rows are among them."""
     calibration = shipped(pair)

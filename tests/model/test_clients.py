@@ -97,9 +97,6 @@ def test_many_clients_by_their_steps() -> None:
     assert loop.ttft_s == pytest.approx(0.8 * steady + 0.2 * 2.5 * seconds(8, 0), rel=1e-9)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="of k steps that carry a prompt, its TTFT counts k − 1 as if they replaced decode steps"
-)
 def test_chunks_of_a_lone_prompt_take_no_less_than_the_whole() -> None:
     whole, chunked = (closed_loop(1, 4000, 200, calibration="none", budget=budget) for budget in (4001, 1001))
     assert whole.ttft_s < chunked.ttft_s  # weights are read four times

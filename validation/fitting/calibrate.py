@@ -82,7 +82,8 @@ def layer_calibration(fits: Sequence[OperatorFit], files: Mapping[str, str], com
             "notes": [
                 "one model: shapes of Llama-3.1-8B in bf16 on one card; other models are an extrapolation of the same forms",
                 "mixed steps were measured; tiles of 64 query rows are the kernel's and were set, not fitted",
-                "the overhead is that of decode steps in CUDA graphs; steps with prefill, where none was found, take the same",
+                "the overhead is that of decode steps in CUDA graphs; steps with prefill, whose own cannot be told from zero, "
+                "take the same",
             ],
         }
     )
@@ -124,8 +125,14 @@ def engine_calibration(
         gpus: parts whose rows these are.
         command: what anyone can run to make it again.
     """
-    own = kernels.gpu in gpus
-    whose = "on this part" if own else f"on {', '.join(sorted(gpus))}, none on this part"
+    others = f"on {', '.join(sorted(gpus))}"
+    whose = (
+        "on this part"
+        if tuple(gpus) == (kernels.gpu,)
+        else others
+        if kernels.gpu in gpus
+        else f"{others}, none on this part"
+    )
     operators: dict[str, dict[str, Any]] = {}
     for (operator, name), value in fit.values.items():
         if operator in FORM_OF:

@@ -30,7 +30,7 @@ from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import step_times
 from costmodel.equations.work import Chunk, Decodes, make_work
 from costmodel.hardware.calibration import FORMS, Calibration
-from costmodel.spike import mixed_steps
+from costmodel.spike import mixed_steps, step_count
 from costmodel.validation.datasets.end_to_end import EndToEndRow
 from costmodel.validation.datasets.servers import Server, server_of
 
@@ -189,20 +189,18 @@ def _row_table(row: EndToEndRow, server: Server, parameters: Sequence[Parameters
     prompts = burst_prompts(row, server)
     decode = make_work(decodes=[Decodes(running, context)], windows=windows)
     others = np.maximum(running - 1, 0.0)
-    room = max(server.token_budget - row.concurrency, 1)
     steps = [
         make_work(chunks, [Decodes(others, context)], windows)
         if row.concurrency > 1
         else make_work(chunks, (), windows)
-        for chunks in mixed_steps(round(server.input_tokens), 1, room)
+        for chunks in mixed_steps(round(server.input_tokens), 1, _room(row, server))
     ]
     burst = make_work([Chunk(server.input_tokens)] * prompts, windows=windows)
 
     def seconds(each: Parameters) -> tuple[Array, Array, Array]:
         decoding = np.broadcast_to(step_times(each, decode).total, GRID.shape)
         carried = sum(np.broadcast_to(step_times(each, step).total, GRID.shape) for step in steps)
-        # Steps of one prompt beyond the first take the place of decode steps.
-        return decoding, carried - (len(steps) - 1) * decoding, np.asarray(float(step_times(each, burst).total))
+        return decoding, np.asarray(carried), np.asarray(float(step_times(each, burst).total))
 
     decoding, carried, first = zip(*(seconds(each) for each in parameters), strict=True)
     return np.stack(decoding), np.stack(carried), np.stack(first)
@@ -211,6 +209,11 @@ def _row_table(row: EndToEndRow, server: Server, parameters: Sequence[Parameters
 def burst_prompts(row: EndToEndRow, server: Server) -> int:
     """Return how many prompts of the first burst one step takes."""
     return int(max(1, min(row.concurrency, server.token_budget // server.input_tokens)))
+
+
+def _room(row: EndToEndRow, server: Server) -> int:
+    """Return the tokens that a prompt may take of a step beside all clients."""
+    return max(server.token_budget - row.concurrency, 1)
 
 
 def _clients(rows: Sequence[EndToEndRow]) -> Clients:
@@ -222,6 +225,12 @@ def _clients(rows: Sequence[EndToEndRow]) -> Clients:
         burst_prompts=np.array([float(burst_prompts(row, server)) for row, server in zip(rows, servers, strict=True)]),
         wait_steps=np.array([float(server.wait_steps) for server in servers]),
         queued=np.array([float(server.queued) for server in servers]),
+        prompt_steps=np.array(
+            [
+                float(step_count(round(server.input_tokens), 1, _room(row, server)))
+                for row, server in zip(rows, servers, strict=True)
+            ]
+        ),
     )
 
 

@@ -64,6 +64,8 @@ class _Rows:
     excluded: dict[str, int]
     groups: tuple[str, ...]
     ranges: dict[str, Array]
+    size: Array
+    """Of every row, by which errors are told apart: the variable of ``ranges``, of the operator itself."""
     served: Mask | None = None
     """Rows like those of a loaded server; None where all are."""
 
@@ -153,11 +155,7 @@ def _fit(
         errors_served=None if rows.served is None else errors_where(predicted, rows.seconds, kept & test & rows.served),
         errors_all=errors_of(predicted[test], rows.seconds[test]),
         ranges={name: (float(column.min()), float(column.max())) for name, column in rows.ranges.items()},
-        by_size=errors_by_size(
-            predicted[kept & test], rows.seconds[kept & test], next(iter(rows.ranges.values()))[kept & test]
-        )
-        if rows.ranges
-        else (),
+        by_size=errors_by_size(predicted[kept & test], rows.seconds[kept & test], rows.size[kept & test]),
         coverage=None,
         rows_kept=int(kept.sum()),
         excluded=rows.excluded,
@@ -199,7 +197,8 @@ def _dense(operator: str, free: tuple[str, ...], data: dict[str, Array], seconds
     model = gemm_model(
         operator, "smooth_roofline", free, part.peak_flops["bf16"].value, part.memory_bandwidth.value, 2.0
     )
-    return _Rows(model, data, seconds, np.ones(len(seconds), bool), {}, ("tokens",), {"tokens": data["tokens"]})
+    tokens = data["tokens"]
+    return _Rows(model, data, seconds, np.ones(len(seconds), bool), {}, ("tokens",), {"tokens": tokens}, tokens)
 
 
 def _elementwise(table: LayerTable, architecture: Architecture) -> _Rows:
@@ -211,7 +210,8 @@ def _elementwise(table: LayerTable, architecture: Architecture) -> _Rows:
         order = dict(zip(layer.size.tolist(), layer.seconds.tolist(), strict=True))
         seconds += calls * np.array([order[size] for size in tokens.tolist()])
     model = elementwise_model(ELEMENTWISE, part.memory_bandwidth.value, architecture.hidden)
-    return _Rows(model, {"tokens": tokens}, seconds, np.ones(len(tokens), bool), {}, ("tokens",), {"tokens": tokens})
+    every = np.ones(len(tokens), bool)
+    return _Rows(model, {"tokens": tokens}, seconds, every, {}, ("tokens",), {"tokens": tokens}, tokens)
 
 
 def _attention(data: Rtx4090, architecture: Architecture, off: tuple[str, ...], *, mixed: bool) -> _Rows:
@@ -233,14 +233,18 @@ def _attention(data: Rtx4090, architecture: Architecture, off: tuple[str, ...], 
         columns: dict[str, Column] = {"batch": table.decodes, "read": table.context + 1}
         for name, value in zip(("heads", "kv_heads", "head_dim"), heads, strict=True):
             columns[name] = np.full(len(table), float(value))
-        return _Rows(model, columns, table.seconds, kept, excluded, ("batch", "read"), {"kv_tokens": read}, served)
+        size = table.decodes * (table.context + 1)
+        return _Rows(
+            model, columns, table.seconds, kept, excluded, ("batch", "read"), {"kv_tokens": read}, size, served
+        )
     units = part.compute_units.value if part.compute_units else 1.0
     model = mixed_model("prefill_attention.bf16", MIXED, peak, bandwidth, units, 2.0, heads)
     columns = {
         "tokens": table.chunk, "cached": table.cached, "decodes": table.decodes, "context": table.context
     }  # fmt: skip
     covered = {"kv_tokens": np.concatenate([prefilled, read[read > 0]])}
-    return _Rows(model, columns, table.seconds, kept, excluded, ("tokens", "cached", "decodes"), covered, served)
+    size, groups = table.cached + table.chunk, ("tokens", "cached", "decodes")
+    return _Rows(model, columns, table.seconds, kept, excluded, groups, covered, size, served)
 
 
 def _no_checks(_rows: _Rows, _predicted: Array, _test: Mask) -> dict[str, Errors]:
