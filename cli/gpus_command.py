@@ -8,10 +8,11 @@ from typing import Any
 import click
 
 from costmodel.cli.options import echo_json
-from costmodel.cli.text import gib, large, table
+from costmodel.cli.text import count, gib, large, table
 from costmodel.hardware.calibration import read_calibration
 from costmodel.hardware.catalog import aliases, gpu_names, load_gpu
 from costmodel.hardware.profile import GpuProfile, read_profile
+from costmodel.hardware.shipped import shipped_calibration, shipped_calibrations
 
 DTYPES = ("fp8", "int8", "fp4")
 
@@ -27,14 +28,20 @@ def list_gpus(as_json: bool) -> None:
     """List the GPUs that have a profile: dense peaks, bandwidth, capacity, link."""
     profiles = {name: load_gpu(name)[0] for name in gpu_names()}
     if as_json:
-        gpus = [{"profile": name, **_figures(profile)} for name, profile in profiles.items()]
+        fitted = _engines()
+        gpus = [
+            {"profile": name, **_figures(profile), "calibrations": fitted.get(name, [])}
+            for name, profile in profiles.items()
+        ]
         echo_json({"schema": "costmodel.gpus/1", "gpus": gpus})
         return
     header = ["name", "part", "16-bit", *DTYPES, "TB/s", "GB", "link GB/s"]
     click.echo(table([_row(name, profile) for name, profile in profiles.items()], header, left=2))
     click.echo(
         "\nPeaks are dense, in TFLOP/s (16-bit: bf16, or fp16 where there is no bf16); link bandwidth is per direction.\n"
-        "Other names are understood too: `costmodel gpus show h100` shows one part with its sources."
+        "Other names are understood too: `costmodel gpus show h100` shows one part with its sources.\n\n"
+        "Calibrations are shipped for\n"
+        + "\n".join(f"  {name}: {', '.join(engines)}" for name, engines in _engines().items())
     )
 
 
@@ -64,6 +71,13 @@ def show(name: str, as_json: bool) -> None:
     click.echo("\nSources")
     for key, source in profile.sources.items():
         click.echo(f"  [{key}] {source.title}: {source.url}" + (f" ({source.note})" if source.note else ""))
+    calibrations = [shipped_calibration(choice.name, engine) for engine in _engines().get(choice.name, [])]
+    if calibrations:
+        click.echo("\nCalibrations")
+    for calibration in calibrations:
+        if calibration is not None:
+            made = calibration.provenance
+            click.echo(f"  {calibration.engine}: {made.data}; {count(made.rows)} rows, {made.date}; {made.command}")
 
 
 @command.command("check")
@@ -76,6 +90,14 @@ def check(files: tuple[Path, ...]) -> None:
             click.echo(f"{path}: calibration {calibration.name} of {calibration.gpu} is valid")
         else:
             click.echo(f"{path}: profile of {read_profile(path).name} is valid")
+
+
+def _engines() -> dict[str, list[str]]:
+    """Return the engines of every part that has shipped calibrations."""
+    found: dict[str, list[str]] = {}
+    for gpu, engine in shipped_calibrations():
+        found.setdefault(gpu, []).append(engine)
+    return found
 
 
 def _text(path: Path) -> str:
