@@ -79,7 +79,7 @@ def command(
     elif data is not None:
         raise InputError("--data is for --dataset rtx4090; those tables come with aiconfigurator-core")
     else:
-        calibration = _silicon(dataset, gpu, engine, off, seed, fits)
+        calibration = _silicon(dataset, gpu, engine, off, seed, fits, parts)
     if output is not None:
         write_atomically(output, to_toml(calibration))
         click.echo(f"wrote {output}: {calibration.name}", err=True)
@@ -90,22 +90,31 @@ def command(
                 "gpu": calibration.gpu,
                 "engine": engine,
                 "operators": [_summary(fit) for fit in fits],
+                "overheads": _overheads(calibration, fits),
                 "parts": {name: dataclasses.asdict(errors) for name, errors in parts.items()},
             }
         )
     else:
-        click.echo(_report(calibration.name, fits, parts))
+        click.echo(_report(calibration, fits, parts))
 
 
 def _silicon(
-    dataset: str, gpu: str, engine: str, off: tuple[str, ...], seed: int, fits: list[OperatorFit]
+    dataset: str,
+    gpu: str,
+    engine: str,
+    off: tuple[str, ...],
+    seed: int,
+    fits: list[OperatorFit],
+    parts: dict[str, Errors],
 ) -> Calibration:
     """Fit kernel tables, one operator after the other, into ``fits``; for the dataset ``silicon`` also the engine's overheads."""
+    from costmodel.validation.datasets.end_to_end_rules import SWITCHABLE
     from costmodel.validation.fitting.calibrate import kernel_calibration
     from costmodel.validation.fitting.kernels import fit_kernels
     from costmodel.validation.fitting.silicon import fit_all_engines, kernels_of, silicon_calibration
 
-    for fit in fit_kernels(gpu, engine, off, seed):
+    rows_off = tuple(name for name in off if dataset == "silicon" and name in SWITCHABLE)
+    for fit in fit_kernels(gpu, engine, tuple(name for name in off if name not in rows_off), seed):
         _add(fits, fit)
     name = resolve_gpu(gpu).name
     ran = f"costmodel fit --dataset {dataset} --gpu {name} --engine {engine} --seed {seed}{_without(off)}"
@@ -114,7 +123,11 @@ def _silicon(
         return kernels
     if sys.stderr.isatty():
         click.echo("fitting the overheads of the engines to end-to-end rows", err=True)
-    engines = fit_all_engines(lambda part, of: kernels if (part, of) == (name, engine) else kernels_of(part, of))
+    engines = fit_all_engines(
+        lambda part, of: kernels if (part, of) == (name, engine) else kernels_of(part, of), rows_off
+    )
+    errors, gpus = engines.residuals(name, engine)
+    parts.update({f"{what.upper()} of closed loops on {', '.join(gpus)}": found for what, found in errors.items()})
     return silicon_calibration(gpu, engine, fits, engines, ran)
 
 
@@ -154,7 +167,20 @@ def _without(off: tuple[str, ...]) -> str:
     return "".join(f" --without-rule '{name}'" for name in off)
 
 
-def _report(name: str, fits: list[OperatorFit], errors_of_parts: dict[str, Errors]) -> str:
+def _overheads(calibration: Calibration, fits: list[OperatorFit]) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Return the parameters that come from no kernel table, with standard errors, by operator."""
+    kernels = {fit.operator for fit in fits}
+    return {
+        key: {
+            name: {"value": parameter.value, "standard_error": parameter.standard_error}
+            for name, parameter in operator.parameters.items()
+        }
+        for key, operator in calibration.operators.items()
+        if key not in kernels
+    }
+
+
+def _report(calibration: Calibration, fits: list[OperatorFit], errors_of_parts: dict[str, Errors]) -> str:
     header = ["operator", "form", "rows", "excluded", "median", "mean", "p90", "bias", "like a server's", "all rows"]
     rows = [
         [
@@ -168,12 +194,27 @@ def _report(name: str, fits: list[OperatorFit], errors_of_parts: dict[str, Error
         ]
         for fit in fits
     ]
-    parts = [f"{name}: errors on held-out shapes", table(rows, header, left=2)]
+    parts = [f"{calibration.name}: errors on held-out shapes", table(rows, header, left=2)]
     if errors_of_parts:
         shown = [[part, count(errors.rows), *_errors(errors)] for part, errors in errors_of_parts.items()]
-        parts += ["Sums and parts of them", table(shown, ["what", "rows", *header[4:8]], left=1)]
+        parts += [
+            "Sums, parts and whole loops that were held out",
+            table(shown, ["what", "rows", *header[4:8]], left=1),
+        ]
     parts += ["Parameters (± standard error)"]
     parts.append(table([_parameters(fit) for fit in fits], left=2))
+    if overheads := _overheads(calibration, fits):
+        shown = [
+            [
+                key,
+                ", ".join(
+                    f"{name} {_number(each['value'] or 0.0)} ± {each['standard_error'] or 0.0:.1g}"
+                    for name, each in made.items()
+                ),
+            ]
+            for key, made in overheads.items()
+        ]
+        parts += ["Overheads of the engine (± standard error)", table(shown, left=2)]
     rules: Counter[str] = Counter()
     for fit in fits:
         rules.update(fit.excluded)

@@ -14,6 +14,9 @@ from costmodel.validation.datasets.tables import Mask
 LONGEST_TTFT: Final = 10.0
 """Longest mean time to first token that is not mostly a queue [s]."""
 
+SWITCHABLE: Final = ("batch is not concurrency", "TTFT over 10 s")
+"""Rules that may be switched off in a fit; the others take rows that are not modelled, or are kept for the final test."""
+
 Bound = Callable[[EndToEndRow], float | None]
 """Least TPOT that the datasheet allows for a row [s]; None where it cannot be said."""
 
