@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from costmodel.building import build_parameters
+from costmodel.certainty import find_calibration
 from costmodel.cli.figures import draw_breakdown, draw_heights, draw_roofline, draw_timeline
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import Prediction
@@ -59,7 +60,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "several": {"prompts": 3, "prompt": 500, "streams": 1},
     "dense": {"prompt": 128_000},
     "calibrated": {"calibration": CALIBRATION},
+    "shipped": {"calibration": None},
 }
+"""Without a calibration, on the roofline rung, unless they say otherwise."""
+
+
+def options_of(name: str) -> dict[str, Any]:
+    """Return what ``predict`` is called with."""
+    return {"calibration": "none", **CONFIGS[name]}
 
 
 class Case(NamedTuple):
@@ -72,10 +80,11 @@ class Case(NamedTuple):
 
 @cache
 def make_case(name: str) -> Case:
-    options = CONFIGS[name]
+    options = options_of(name)
     prediction = predict(**options)
     deployment = deploy(**{key: options[key] for key in ("model", "gpu", "tp") if key in options})
-    rates = CalibratedRates(CALIBRATION) if "calibration" in options else None
+    fitted = find_calibration(options["calibration"], deployment)
+    rates = CalibratedRates(fitted) if fitted else None
     asked = prediction.workload
     load = Load(
         asked.prompt_tokens,
@@ -90,7 +99,7 @@ def make_case(name: str) -> Case:
 
 @cache
 def heights(name: str) -> list[tuple[str, list[float]]]:
-    options = {**CONFIGS[name], "chunk": None}
+    options = {**options_of(name), "chunk": None}
     curves = [("one step", [predict(**{**options, "prompt": n}).spike.height_s for n in PROMPTS])]
     for budget in BUDGETS:
         heights = [predict(**{**options, "prompt": n, "chunk": budget}).spike.height_s for n in PROMPTS]

@@ -20,9 +20,23 @@ from costmodel.documents import Operator
 from costmodel.hardware.errors import InputError
 from costmodel.prediction import predict
 
-NAMES = ("default", "chunked", "long", "gpt-oss", "deepseek", "70b", "tiny", "several", "dense", "calibrated")
+NAMES = (
+    "default",
+    "chunked",
+    "long",
+    "gpt-oss",
+    "deepseek",
+    "70b",
+    "tiny",
+    "several",
+    "dense",
+    "calibrated",
+    "shipped",
+)
 KINDS = ("timeline", "breakdown", "roofline")
-DRAWN = [(kind, name) for kind in KINDS for name in NAMES] + [("heights", "default"), ("heights", "deepseek")]
+DRAWN = [(kind, name) for kind in KINDS for name in NAMES] + [
+    ("heights", name) for name in ("default", "deepseek", "shipped")
+]
 UNITS = re.compile(r"\((s|ms|µs|tokens|TFLOP/s|FLOP/B)\)")
 
 
@@ -149,7 +163,7 @@ def test_breakdown_bars_add_up_to_the_steps(name: str, case: Callable, drawn: Ca
 
 
 def test_breakdown_of_several(collisions: Callable[[Figure], list[str]], texts: Callable[[Figure], list[Text]]) -> None:
-    two = draw_breakdown([predict(), predict(model="gpt-oss-120b")])
+    two = draw_breakdown([predict(model=model, calibration="none") for model in ("Llama-3.1-8B", "gpt-oss-120b")])
     assert collisions(two) == []
     assert "84.7 ms (gpt-oss-120b)" in str(two.get_label())
     assert "131 ms (Llama-3.1-8B)" in str(two.get_label())
@@ -167,7 +181,11 @@ def test_breakdown_refuses_more_than_is_legible(count: int) -> None:
 
 def test_names_tell_what_differs() -> None:
     assert distinguish([predict(), predict(chunk=512)]) == ["one step", "budget 512"]
-    assert distinguish([predict(), predict(gpu="h200")]) == ["H100 SXM5 80GB", "H200 SXM 141GB"]
+    parts = [predict(gpu=gpu, calibration="none") for gpu in ("h100", "h200")]
+    assert distinguish(parts) == ["H100 SXM5 80GB", "H200 SXM 141GB"]
+    # Calibrations are told where they differ, and so is an answer without one.
+    assert distinguish([predict(), predict(engine="sglang")]) == ["h100-sxm vllm", "h100-sxm sglang"]
+    assert distinguish([predict(), predict(calibration="none")]) == ["h100-sxm vllm", "uncalibrated"]
     assert distinguish([predict(), predict(dtype="fp8")]) == [
         "weights bf16 · compute bf16",
         "weights fp8 · compute fp8",

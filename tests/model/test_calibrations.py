@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from costmodel import calibrations
 from costmodel.calibrations import assumed_calibration, nearest_relative
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import InputError
+from costmodel.hardware.shipped import ENGINES, shipped_calibration
 from costmodel.prediction import predict
 from tests.cli.runner import document, printed, run
 from tests.model.samples import CALIBRATION
@@ -39,11 +39,6 @@ def test_the_relative_is_of_the_nearest_generation_then_of_the_nearest_rates(gpu
     assert nearest_relative(load_gpu(gpu)[0], MEASURED) == relative
 
 
-def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretend that the package ships one calibration."""
-    monkeypatch.setattr(calibrations, "shipped_calibration", lambda gpu: CALIBRATION if gpu == "h100-sxm" else None)
-
-
 def test_assumed_factors_are_the_relatives_without_their_residuals() -> None:
     assert CALIBRATION.gpu == "h100-sxm"
 
@@ -57,26 +52,41 @@ def test_assumed_factors_are_the_relatives_without_their_residuals() -> None:
     assert assumed_calibration(load_gpu("h100-sxm")[0], "h100-sxm", lookup) is CALIBRATION
 
 
-def test_predict_says_what_it_assumed_and_gives_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped(monkeypatch)
-    found = predict(gpu="h100-pcie", assume_efficiency=True)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_predict_says_what_it_assumed_and_gives_no_interval(engine: str) -> None:
+    relative = shipped_calibration("h100-sxm", engine)
+    assert relative is not None
+    found = predict(gpu="h100-pcie", engine=engine, assume_efficiency=True)
     assert found.headline == "calibrated"
-    assert found.calibration == f"assumed from {CALIBRATION.name}"
+    assert found.calibration == f"assumed from {relative.name}"
     assert found.intervals is None
     assert any("nothing was measured on this part" in warning for warning in found.warnings)
     assert found.rungs.calibrated is not None
     assert found.rungs.calibrated.decode_step_s > found.rungs.roofline.decode_step_s
-    assert predict(gpu="h100-pcie").headline == "roofline"
+    assert predict(gpu="h100-pcie", engine=engine).headline == "roofline"
 
 
-def test_a_maker_without_any_calibration_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped(monkeypatch)
+def test_a_part_with_a_calibration_or_without_any_by_wish_assumes_nothing() -> None:
+    assert predict(assume_efficiency=True) == predict()
+    for gpu in ("h100-sxm", "h100-pcie"):
+        assert predict(gpu=gpu, calibration="none", assume_efficiency=True).calibration is None
+
+
+def test_the_nearest_relative_is_one_with_a_calibration_for_the_engine() -> None:
+    # An RTX 4090 is calibrated for vLLM alone: an RTX 4080 takes it there, and an L40S's for SGLang.
+    for engine, relative in (("vllm", "rtx-4090"), ("sglang", "l40s")):
+        shipped = shipped_calibration(relative, engine)
+        assert shipped is not None
+        found = predict(model="Llama-3.2-1B", gpu="rtx-4080", engine=engine, assume_efficiency=True)
+        assert found.calibration == f"assumed from {shipped.name}"
+
+
+def test_a_maker_without_any_calibration_is_refused() -> None:
     with pytest.raises(InputError, match="no amd part with a calibration"):
         predict(gpu="mi300x", assume_efficiency=True)
 
 
-def test_the_command_has_it_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    shipped(monkeypatch)
+def test_the_command_has_it_too(tmp_path: Path) -> None:
     assert document("predict --gpu h100-pcie --assume-efficiency --json")["headline"] == "calibrated"
     assert "nothing was measured on this part" in printed("predict --gpu h100-pcie --assume-efficiency")
     drawn = run(f"predict --gpu h100-pcie --assume-efficiency --figure heights --plot {tmp_path / 'heights.svg'}")

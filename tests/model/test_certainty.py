@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -11,12 +12,13 @@ from hypothesis import strategies as st
 from costmodel.building import build_parameters
 from costmodel.certainty import COVERED, intervals, reported_steps
 from costmodel.deployment import Deployment
-from costmodel.documents import Prediction
+from costmodel.documents import Prediction, Rung
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import step_operators
 from costmodel.equations.work import Chunk, Decodes, make_work
-from costmodel.hardware.calibration import Calibration
+from costmodel.hardware.calibration import Calibration, FittedOperator, Residuals
+from costmodel.hardware.shipped import ENGINES, shipped_calibration
 from costmodel.prediction import predict
 from costmodel.rungs import Load, mixed_seconds, step_rung
 from costmodel.spike import longest, mixed_work
@@ -85,16 +87,144 @@ def test_a_step_that_is_not_covered_has_no_interval() -> None:
     assert predict(calibration=calibration_of(fitted), dtype="fp8").intervals is None
 
 
+def shares(rung: Rung, step: str) -> tuple[float, float]:
+    """Return the seconds of matrices and of attention in a step."""
+    if step == "prefill_s":
+        return rung.prefill_s - rung.prefill_attention_s, rung.prefill_attention_s
+    operators = rung.operators if step == "spike_s" else rung.decode_operators
+    attention = sum(item.time_s for item in operators if "attention" in item.name)
+    return sum(item.time_s for item in operators) - attention, attention
+
+
 def test_an_interval_by_hand() -> None:
-    # Every kernel at 80 % of its rates, residuals −10 % to +20 %: the whole step moves by as much.
+    # Every kernel at 80 % of its rates. All matrices are one operator and err together, −10 % to +20 %; attention errs by itself.
+    matrices = operator(compute_efficiency=0.8, bandwidth_efficiency=0.8)
+    exact = operator(low=0.0, high=0.0, compute_efficiency=0.8, bandwidth_efficiency=0.8)
+    attention = operator(low=-0.05, high=0.4, compute_efficiency=0.8, bandwidth_efficiency=0.8)
+    for changed in ("prefill_attention", "decode_attention"):
+        fitted = {"gemm": matrices, "prefill_attention": exact, "decode_attention": exact} | {changed: attention}
+        prediction = predict(calibration=calibration_of(fitted))
+        assert prediction.intervals is not None
+        assert prediction.intervals.level == 0.9
+        step = "prefill_s" if changed == "prefill_attention" else "decode_step_s"
+        one, other = shares(prediction.best, step)
+        point = getattr(prediction.best, step)
+        assert point == pytest.approx(one + other)
+        expected = point - math.hypot(0.1 * one, 0.05 * other), point + math.hypot(0.2 * one, 0.4 * other)
+        assert getattr(prediction.intervals, step) == pytest.approx(expected)
+
+
+def test_three_operators_of_a_spike_by_hand() -> None:
     fitted = operator(compute_efficiency=0.8, bandwidth_efficiency=0.8)
     kernels = ("gemm", "prefill_attention", "decode_attention")
     prediction = predict(calibration=calibration_of(dict.fromkeys(kernels, fitted)))
     assert prediction.intervals is not None
-    assert prediction.intervals.level == 0.9
+    parts = {"gemm": 0.0, "prefill_attention": 0.0, "decode_attention": 0.0}
+    for item in prediction.best.operators:
+        parts[item.name if item.name in parts else "gemm"] += item.time_s
+    width = math.hypot(*parts.values())
+    assert 0.5 * prediction.best.spike_s < width < prediction.best.spike_s
+    expected = prediction.best.spike_s - 0.1 * width, prediction.best.spike_s + 0.2 * width
+    assert prediction.intervals.spike_s == pytest.approx(expected)
+
+
+SMALL, LARGE = {"level": 0.9, "low": -0.1, "high": 0.5}, {"level": 0.9, "low": -0.02, "high": 0.03}
+
+
+def test_small_work_errs_otherwise_than_large() -> None:
+    # Up to 100 tokens −10 % to +50 %, above −2 % to +3 %. A decode step has 32, a prefill 8,000, of which lm_head sees one row.
+    regimes = [{"up_to": 100, "residuals": SMALL}, {"up_to": 10_000, "residuals": LARGE}]
+    known = operator(compute_efficiency=0.8, bandwidth_efficiency=0.8) | {"ranges": {"tokens": [1, 10_000]}}
+    calibration = calibration_of({**KERNELS, "gemm": known | {"regimes": regimes}})
+    for prompt in (8000, 20_000):  # beyond the last regime: the last
+        prediction = predict(prompt, calibration=calibration)
+        assert prediction.intervals is not None
+        best = prediction.best
+        matrices, _ = shares(best, "decode_step_s")
+        assert prediction.intervals.decode_step_s[1] == pytest.approx(best.decode_step_s + 0.5 * matrices)
+        head = best.prefill_s - best.prefill_linear_s - best.prefill_attention_s
+        expected = best.prefill_s + 0.03 * best.prefill_linear_s + 0.5 * head
+        assert prediction.intervals.prefill_s[1] == pytest.approx(expected)
+
+
+def test_a_regime_is_that_of_the_first_range() -> None:
+    regimes = [{"up_to": 100, "residuals": SMALL}, {"up_to": 10_000, "residuals": LARGE}]
+    ranges = {"kv_tokens": [1, 10_000], "flops": [1, 1e15]}
+    fitted = FittedOperator.model_validate(operator() | {"ranges": ranges, "regimes": regimes})
+    for size, high in ((1, 0.5), (100, 0.5), (101, 0.03), (10_000, 0.03), (10**9, 0.03)):
+        residuals = fitted.residuals_at({"kv_tokens": float(size), "flops": 1e18}.__getitem__)
+        assert residuals is not None
+        assert residuals.high == high
+    without = fitted.model_copy(update={"regimes": ()})
+    nothing: dict[str, float] = {}
+    assert without.residuals_at(nothing.__getitem__) == fitted.residuals
+
+
+def test_messages_are_sized_one_by_one() -> None:
+    # Two all-reduces per layer: 64 messages of 32·4096·2 B = 262,144 B in a decode step of 32 sequences over 2 GPUs, which send
+    # 2·(t − 1)/t of it each; over 4 GPUs half as much again.
+    for gpus, sent in ((2, 262_144.0), (4, 393_216.0)):
+        for edge, high in ((sent, 0.5), (sent - 1, 0.03)):
+            regimes = [{"up_to": edge, "residuals": SMALL}, {"up_to": 1e9, "residuals": LARGE}]
+            link = operator("link", latency_s=1e-5) | {"ranges": {"bytes": [1, 1e9]}, "regimes": regimes}
+            prediction = predict(tp=gpus, calibration=calibration_of({**KERNELS, "all_reduce": link}))
+            assert prediction.intervals is not None
+            (item,) = (item for item in prediction.best.decode_operators if item.name == "all_reduce")
+            assert item.bytes == 64 * sent
+            expected = prediction.best.decode_step_s + high * item.time_s
+            assert prediction.intervals.decode_step_s[1] == pytest.approx(expected)
+        narrow = operator("link", latency_s=1e-5) | {"ranges": {"bytes": [1, sent]}}
+        warnings = predict(tp=gpus, calibration=calibration_of({**KERNELS, "all_reduce": narrow})).warnings
+        found = [text for text in warnings if "bytes = " in text]
+        assert not any("in the decode step" in text for text in found)
+        # 8,000 tokens instead of 32
+        assert any(f"bytes = {250 * sent:.4g} in the prefill step" in text for text in found)
+
+
+def test_an_interval_is_as_wide_as_that_of_whole_steps() -> None:
+    fitted = operator(low=-0.2, high=0.02, compute_efficiency=0.5, bandwidth_efficiency=0.5)
+    kernels = calibration_of(dict.fromkeys(("gemm", "prefill_attention", "decode_attention"), fitted))
+    alone = predict(calibration=kernels)
+    assert alone.intervals is not None
+    whole = Residuals(level=0.9, low=-0.05, high=0.3)
+    both = predict(calibration=kernels.model_copy(update={"end_to_end": {"tpot": whole}}))
+    assert both.intervals is not None
     for name in TIMES:
-        point = getattr(prediction.best, name)
-        assert getattr(prediction.intervals, name) == pytest.approx((0.9 * point, 1.2 * point))
+        # Above, whole steps err more than kernels; below less, and the kernels' width stays.
+        assert getattr(both.intervals, name)[1] == pytest.approx(1.3 * getattr(both.best, name))
+        assert getattr(both.intervals, name)[0] == getattr(alone.intervals, name)[0]
+    of_requests = predict(calibration=kernels.model_copy(update={"end_to_end": {"ttft": whole}}))
+    assert of_requests.intervals == alone.intervals
+    # Widened or not, nothing is faster than the datasheet.
+    slow = Residuals(level=0.9, low=-0.8, high=0.3)
+    floored = predict(calibration=kernels.model_copy(update={"end_to_end": {"tpot": slow}}))
+    assert floored.intervals is not None
+    for name in TIMES:
+        assert getattr(floored.intervals, name)[0] == pytest.approx(getattr(floored.rungs.roofline, name))
+
+
+def test_whole_steps_stand_in_for_kernels_without_residuals() -> None:
+    # fp8 products are the bare datasheet here: no interval from kernels, but one from whole steps.
+    fitted = dict.fromkeys(("gemm.bf16", "prefill_attention", "decode_attention"), operator(low=0.0, high=0.0))
+    whole = {"tpot": Residuals(level=0.9, low=-0.05, high=0.3)}
+    found = predict(calibration=calibration_of(fitted).model_copy(update={"end_to_end": whole}), dtype="fp8")
+    assert found.intervals is not None
+    for name in TIMES:
+        assert getattr(found.intervals, name)[1] == pytest.approx(1.3 * getattr(found.best, name))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_shipped_intervals_are_as_wide_as_their_end_to_end_errors(engine: str) -> None:
+    calibration = shipped_calibration("h100-sxm", engine)
+    assert calibration is not None
+    found = predict(engine=engine)
+    assert found.intervals is not None
+    whole = calibration.end_to_end["tpot"]
+    for name in TIMES:
+        low, high = getattr(found.intervals, name)
+        point, floor = getattr(found.best, name), getattr(found.rungs.roofline, name)
+        assert low <= max((1 + min(whole.low, 0.0)) * point, floor) * (1 + 1e-12)
+        assert high >= (1 + max(whole.high, 0.0)) * point * (1 - 1e-12)
 
 
 def test_an_interval_stops_at_the_floor() -> None:

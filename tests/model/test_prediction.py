@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from costmodel.documents import Prediction
 from costmodel.errors import InputError
+from costmodel.hardware.shipped import ENGINES, shipped_calibration
 from costmodel.prediction import predict
 from tests.model.samples import CALIBRATION
 from tests.strategies import PRESETS, examples
@@ -25,6 +26,49 @@ def test_the_default_call_is_the_lesson(lesson: Prediction) -> None:
     assert (asked.prompt_tokens, asked.prompts, asked.streams, asked.context_tokens) == (8000, 1, 32, 500)
     assert (asked.chunk_tokens, asked.every_s, asked.dtype, asked.kv_dtype) == (None, 10.0, "bf16", "bf16")
     assert lesson.headline == "roofline"
+
+
+def test_the_default_answer_is_the_shipped_calibrations(lesson: Prediction) -> None:
+    default = predict(params=8e9)
+    assert default.headline == "calibrated"
+    shipped = shipped_calibration("h100-sxm", "vllm")
+    assert shipped is not None
+    assert default.calibration == shipped.name
+    assert default == predict(params=8e9, calibration=shipped)
+    assert (default.rungs.textbook, default.rungs.roofline) == (lesson.rungs.textbook, lesson.rungs.roofline)
+    calibrated = default.rungs.calibrated
+    assert calibrated is not None
+    assert default.spike.height_s == calibrated.spike_s
+    # AIConfigurator's sums of H100 bf16 kernels: 179 ms for the prefill, 7.48 ms for the decode step; elementwise kernels and the
+    # engine come on top, and launches hide behind the kernel before.
+    assert calibrated.prefill_s == pytest.approx(179 * MS, rel=0.15)
+    assert calibrated.decode_step_s == pytest.approx(7.48 * MS, rel=0.15)
+    assert default.intervals is not None
+    for name in ("decode_step_s", "prefill_s", "spike_s"):
+        low, high = getattr(default.intervals, name)
+        assert getattr(lesson.rungs.roofline, name) <= low < getattr(calibrated, name) < high
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_has_a_calibration_of_its_own(engine: str) -> None:
+    shipped = shipped_calibration("h100-sxm", engine)
+    assert shipped is not None
+    assert shipped.engine == engine
+    assert predict(engine=engine).calibration == shipped.name
+    assert predict(engine=engine, calibration="none").calibration is None
+
+
+def test_a_part_without_a_calibration_answers_on_the_roofline() -> None:
+    found = predict(gpu="mi300x")
+    assert (found.headline, found.calibration, found.intervals, found.rungs.calibrated) == (
+        "roofline",
+        None,
+        None,
+        None,
+    )
+    assert found == predict(gpu="mi300x", calibration="none")
+    with pytest.raises(InputError, match="did you mean sglang"):
+        predict(engine="sglan")
 
 
 def test_textbook_rung(lesson: Prediction) -> None:
@@ -81,7 +125,7 @@ def test_spike_of_the_headline_rung(lesson: Prediction) -> None:
 
 
 def test_a_prompt_every_second_moves_p999() -> None:
-    spike = predict(every=1.0).spike
+    spike = predict(every=1.0, calibration="none").spike
     assert spike.fraction_of_gaps == pytest.approx(1 / (0.8687 / 0.0051528 + 1), rel=1e-3)  # 0.59 %
     assert spike.moves == {"p50": False, "p99": False, "p99.9": True, "max": True}
 
@@ -219,7 +263,7 @@ def test_quantised_weights_keep_a_16_bit_cache() -> None:
 
 
 def test_a_pipeline_names_its_stages() -> None:
-    staged, whole = predict(pp=3), predict()
+    staged, whole = (predict(pp=stages, calibration="none") for stages in (3, 1))
     assert staged.gpu.count == 3
     assert staged.pipeline is not None
     assert sum(staged.pipeline.layers) == 32
@@ -227,6 +271,15 @@ def test_a_pipeline_names_its_stages() -> None:
     assert staged.rungs.roofline.decode_step_s > whole.rungs.roofline.decode_step_s
     assert staged.pipeline.slowest_stage_decode_s < whole.rungs.roofline.decode_step_s / 2
     assert staged.pipeline.slowest_stage_decode_s > whole.rungs.roofline.decode_step_s / 3
+    # With the shipped calibration the slowest stage is one of measured kernels, and links between stages were not measured.
+    measured = predict(pp=3)
+    assert measured.pipeline is not None
+    assert (
+        staged.pipeline.slowest_stage_decode_s
+        < measured.pipeline.slowest_stage_decode_s
+        < measured.best.decode_step_s / 2
+    )
+    assert any("datasheet rates: pipeline" in text for text in measured.warnings)
 
 
 def test_prompts_beyond_the_models_limit_are_said() -> None:

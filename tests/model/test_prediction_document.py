@@ -90,7 +90,9 @@ def test_with_a_calibration_its_keys_are_there() -> None:
     assert intervals.keys() == {"level", "decode_step_s", "prefill_s", "spike_s"}
 
 
-@pytest.mark.parametrize("options", [{}, {"chunk": 2048}, {"calibration": CALIBRATION}, {"pp": 2, "tp": 2}])
+@pytest.mark.parametrize(
+    "options", [{}, {"chunk": 2048}, {"calibration": CALIBRATION}, {"pp": 2, "tp": 2}, {"calibration": "none"}]
+)
 def test_documents_survive_json(options: dict[str, Any]) -> None:
     prediction = predict(**options)
     text = prediction.model_dump_json(by_alias=True)
@@ -112,7 +114,8 @@ def test_documents_are_frozen(lesson: Prediction) -> None:
 
 
 def test_the_same_question_has_the_same_answer(lesson: Prediction) -> None:
-    assert predict(params=8e9) == lesson
+    assert predict(params=8e9, calibration="none") == lesson
+    assert predict() == predict()
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def test_none_and_unbounded_are_said() -> None:
     # Even one token takes a decode step of about 5 ms; the textbook's decode step does not depend on the streams.
     none = costmodel.solve(spike_s=1e-4)
     assert (none.status, none.value, none.at_value) == ("none", None, None)
-    assert none.at_next == costmodel.predict(1).rungs.roofline.spike_s
+    assert none.at_next == costmodel.predict(1).best.spike_s
     unbounded = costmodel.solve("streams", decode_s=1.0, rung="textbook")
     assert (unbounded.status, unbounded.at_next) == ("unbounded", None)
 
@@ -106,7 +106,7 @@ def test_solutions_survive_json() -> None:
         ({"unknown": "prompt", "decode_s": 0.1}, "does not depend on the prompt"),
         ({"unknown": "streams", "ratio": 3}, "solve for the prompt"),
         ({"unknown": "streams", "spike_s": 0.1, "chunk": 2048}, "token budget"),
-        ({"spike_s": 0.1, "rung": "calibrated"}, "needs a calibration"),
+        ({"spike_s": 0.1, "gpu": "mi300x", "rung": "calibrated"}, "no calibration of mi300x for vllm"),
     ],
 )
 def test_questions_without_sense_are_refused(options: dict[str, Any], part: str) -> None:
@@ -117,5 +117,5 @@ def test_questions_without_sense_are_refused(options: dict[str, Any], part: str)
 def test_under_a_budget_the_prompt_is_found_too() -> None:
     solution = costmodel.solve(spike_s=0.05, chunk=2048)
     assert solution.value is not None
-    heights = [costmodel.predict(n, chunk=2048).rungs.roofline.spike_s for n in (solution.value, solution.value + 1)]
+    heights = [costmodel.predict(n, chunk=2048).best.spike_s for n in (solution.value, solution.value + 1)]
     assert heights[0] <= 0.05 < heights[1]

@@ -41,10 +41,11 @@ def test_spike_formula_is_the_spike_of_predict(rung: Any, model: str, prompt: in
     assert made.evaluate() == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_remainder_may_be_the_longest_chunk() -> None:
+@pytest.mark.parametrize("rung", ["roofline", "calibrated"])
+def test_a_remainder_may_be_the_longest_chunk(rung: Any) -> None:
     # 8191 = 4096 + 4095: the remainder is one token shorter, but attends to 4096 more.
-    made = formula(deploy("Llama-3.1-8B", "h100"), "spike", prompt=8191, chunk=4128)
-    assert made.evaluate() == pytest.approx(predict(8191, chunk=4128).rungs.roofline.spike_s, rel=1e-12)
+    made = formula(deploy("Llama-3.1-8B", "h100"), "spike", rung, prompt=8191, chunk=4128)
+    assert made.evaluate() == pytest.approx(predict(8191, chunk=4128).rungs.get(rung).spike_s, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", FORMULA_NAMES)
@@ -77,8 +78,10 @@ def test_elasticities_obey_scaling(rung: Any) -> None:
 def test_unknown_formulas_are_refused() -> None:
     with pytest.raises(InputError, match="known: decode"):
         formula(deploy("Llama-3.1-8B", "h100"), "guess")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="needs a calibration"):
-        formula(deploy("Llama-3.1-8B", "h100"), "decode", "calibrated")
+    with pytest.raises(InputError, match="no calibration of mi300x for vllm"):
+        formula(deploy("Llama-3.1-8B", "mi300x"), "decode", "calibrated")
+    with pytest.raises(InputError, match="no calibration of h100-sxm for vllm"):
+        formula(deploy("Llama-3.1-8B", "h100"), "decode", "calibrated", calibration="none")
 
 
 def test_two_formats_of_one_name_have_two_symbols() -> None:

@@ -10,7 +10,7 @@ import pytest
 from costmodel.errors import InputError
 from costmodel.hardware.calibration import read_calibration
 from costmodel.prediction import predict
-from costmodel.validation.fitting.holdout import errors_of, held_out
+from costmodel.validation.fitting.holdout import FEWEST, coverage, errors_by_size, errors_of, held_out
 from costmodel.validation.fitting.least_squares import Array, Evaluator, fit_kernel
 from costmodel.validation.fitting.models import (
     KernelModel,
@@ -234,6 +234,50 @@ def test_errors_are_counted_from_the_measurement() -> None:
     errors = errors_of(np.array([1.1, 0.9, 1.0, 2.0]), np.ones(4))
     assert (errors.rows, errors.median, errors.bias) == (4, pytest.approx(0.1), pytest.approx(0.05))
     assert errors.low < 0 < errors.high
+
+
+def test_errors_by_size_are_those_of_thirds() -> None:
+    # Measured are 1, 2 and 3 % more than predicted in the three thirds, in any order of rows.
+    order = np.random.default_rng(3).permutation(90)
+    size = (np.arange(90.0) + 1)[order]
+    predicted = 1e-5 * size
+    measured = predicted * np.repeat([1.01, 1.02, 1.03], 30)[order]
+    parts = errors_by_size(predicted, measured, size)
+    assert [edge for edge, _ in parts] == pytest.approx([30 + 2 / 3, 60 + 1 / 3, 90])
+    for (_, errors), more in zip(parts, (0.01, 0.02, 0.03), strict=True):
+        assert (errors.rows, errors.low, errors.high) == (30, pytest.approx(more), pytest.approx(more))
+        assert errors.median == pytest.approx(more / (1 + more))
+
+
+def test_thirds_of_few_rows_or_of_one_size_have_no_errors_of_their_own() -> None:
+    few, enough = np.arange(3.0 * FEWEST - 1) + 1, np.arange(3.0 * FEWEST) + 1
+    assert errors_by_size(few, few, few) == ()
+    assert len(errors_by_size(enough, enough, enough)) == 3
+    # Half of the rows have the smallest size: the second third is empty.
+    mostly = np.maximum(np.arange(90.0) - 70, 1)
+    assert errors_by_size(np.ones(90), np.ones(90), mostly) == ()
+
+
+def test_coverage_counts_rows_inside_the_intervals_of_the_other_half() -> None:
+    # Both halves have the same residuals −10 … +10 % at every size, so the interval covers its level.
+    residual = np.tile(np.linspace(-0.1, 0.1, 200), 2)
+    half = np.arange(400) < 200
+    size, measured = np.tile(np.arange(200.0) * 37 % 200, 2) + 1, 1 + residual
+    assert coverage(np.ones(400), measured, size, half) == pytest.approx(0.8, abs=0.03)
+    # One half errs by four times as much: 0.8/4 of its rows are inside what the other promises, and all of the other's in its own.
+    wider = np.where(half, measured, 1 + 4 * residual)
+    assert coverage(np.ones(400), wider, size, half) == pytest.approx((1 + 0.8 / 4) / 2, abs=0.03)
+
+
+def test_rows_larger_than_any_in_the_other_half_err_like_its_largest() -> None:
+    # One half: ±10 % in two thirds, then 40 to 60 %, of which the central 80 % are 42 to 58 %; over all its rows −8 to 54 %.
+    first = np.concatenate([np.linspace(-0.1, 0.1, 30), np.linspace(-0.1, 0.1, 30), np.linspace(0.4, 0.6, 30)])
+    # The other, all larger: 57 % in 60 rows and 0 in 30; only the former are inside.
+    second = np.tile([0.57, 0.57, 0.0], 30)
+    size, half = np.concatenate([np.arange(90.0), np.arange(90.0) + 1000]), np.arange(180) < 90
+    # Of the first half, 15 + 15 + 25 rows are within 0 to 57 %, the second's in every third.
+    inside = coverage(np.ones(180), 1 + np.concatenate([first, second]), size, half)
+    assert inside == pytest.approx((60 + 55) / 180)
 
 
 # --- measured silicon ---------------------------------------------------------------------------------------------------

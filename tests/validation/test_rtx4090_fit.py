@@ -65,6 +65,23 @@ def test_the_shipped_calibration_is_this_fit(folder: Path, data: Rtx4090) -> Non
     for name, operator in SHIPPED.operators.items():
         for parameter, fitted in operator.parameters.items():
             assert again.operators[name].number(parameter) == pytest.approx(fitted.value, rel=0.01)
+        assert len(again.operators[name].regimes) == len(operator.regimes)
+        for one, other in zip(again.operators[name].regimes, operator.regimes, strict=True):
+            assert one.up_to == other.up_to
+            assert (one.residuals.low, one.residuals.high) == pytest.approx(
+                (other.residuals.low, other.residuals.high), abs=2e-3
+            )
+
+
+def test_errors_are_told_apart_by_size_of_the_rows_that_were_kept(data: Rtx4090) -> None:
+    """Attention has more rows than are kept, and a range over chunks and contexts; its sizes are those of the rows themselves."""
+    parts = {fit.operator: fit.by_size for fit, _ in fit_rtx4090(data)}
+    assert [len(parts[name]) for name in ("gemm.bf16", "elementwise", "prefill_attention.bf16")] == [3, 3, 3]
+    assert parts["lm_head.bf16"] == parts["decode_attention.bf16"] == ()  # too few rows
+    kept = data.attention.chunk + data.attention.cached
+    for edge, errors in parts["prefill_attention.bf16"]:
+        assert edge in kept
+        assert errors.rows > 400
 
 
 def test_unknown_rules_are_refused(data: Rtx4090) -> None:
