@@ -298,7 +298,7 @@ def test_prompts_beyond_the_models_limit_are_said() -> None:
     st.integers(1, 300),
     st.integers(0, 50_000),
     st.integers(0, 10_000),
-    st.sampled_from([None, CALIBRATION]),
+    st.sampled_from([None, "none", CALIBRATION]),
 )
 def test_more_asked_never_takes_less(
     model: str, prompt: int, streams: int, context: int, more: int, calibration: Any
