@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections import Counter
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -38,7 +39,8 @@ def without_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_help_says_what_it_needs_and_does() -> None:
     text = printed("fit --help")
-    assert "llm-costmodel[silicon]" in text
+    assert "llm-costmodel[silicon]" in re.sub(r"-\n +", "-", text)
+    assert "--dataset [silicon|kernels|rtx4090]" in text
     for name in ("--gpu", "--engine [vllm|sglang|trtllm]", "--without-rule", "--seed", "--output", "--force", "--json"):
         assert name in text
     assert "\n  fit " in printed("--help")
@@ -107,7 +109,7 @@ def test_what_cannot_be_fitted_is_refused_in_one_line(
 
 @silicon
 def test_a_fit_is_written_and_predicts(own_folder: Path) -> None:
-    result = run("fit --gpu h100 --output h100.toml")
+    result = run("fit --dataset kernels --gpu h100 --output h100.toml")
     assert result.exit_code == 0, result.stderr or result.exception
     calibration = read_calibration(own_folder / "h100.toml")
     assert result.stderr == f"wrote h100.toml: {calibration.name}\n"
@@ -129,17 +131,18 @@ def test_a_fit_is_written_and_predicts(own_folder: Path) -> None:
 
 @silicon
 def test_the_document_is_what_the_report_shows(own_folder: Path) -> None:
-    found = document("fit --gpu h100 --json")
+    found = document("fit --dataset kernels --gpu h100 --json")
     assert (found["schema"], found["gpu"], found["engine"]) == ("costmodel.fit/1", "h100-sxm", "vllm")
     assert [item["operator"] for item in found["operators"]] == KERNELS
-    text = printed("fit --gpu h100")
+    text = printed("fit --dataset kernels --gpu h100")
     for item in found["operators"]:
         row, parameters = (line for line in text.splitlines() if line.startswith(f"  {item['operator']}  "))
         cells = [item["form"], count(item["rows"]), count(sum(item["excluded"].values()))]
         cells += [percent(item["held_out"][name]) for name in ("median", "mean", "p90")]
         assert [cell for cell in cells if cell not in row] == []
         assert percent(item["held_out_all_rows"]["median"]) in row
-        assert (item["held_out_like_a_servers"] is None) is (item["operator"] == "all_reduce")
+        served = item["operator"].startswith(("gemm", "prefill_attention", "decode_attention"))
+        assert (item["held_out_like_a_servers"] is not None) is served
         assert 0 < item["held_out"]["median"] <= item["held_out"]["p90"] < 1
         assert item["standard_errors"].keys() <= item["parameters"].keys()
         for name in item["parameters"]:
@@ -158,8 +161,8 @@ def test_the_document_is_what_the_report_shows(own_folder: Path) -> None:
 
 @silicon
 def test_the_document_is_strict_json_where_parameters_are_at_their_bounds() -> None:
-    found = document("fit --gpu b200 --engine trtllm --json")
-    text = printed("fit --gpu b200 --engine trtllm")
+    found = document("fit --dataset kernels --gpu b200 --engine trtllm --json")
+    text = printed("fit --dataset kernels --gpu b200 --engine trtllm")
     marked = [(name, item["operator"]) for item in found["operators"] for name in item["at_bound"]]
     assert marked
     for name, operator in marked:
@@ -168,26 +171,45 @@ def test_the_document_is_strict_json_where_parameters_are_at_their_bounds() -> N
 
 @silicon
 def test_with_a_file_the_document_is_still_all_there_is_on_stdout(own_folder: Path) -> None:
-    found = script("fit --gpu h100 --json --output h100.toml")
+    found = script("fit --dataset kernels --gpu h100 --json --output h100.toml")
     assert (found.returncode, found.stderr) == (0, "wrote h100.toml: h100-sxm vllm, kernels\n")
-    assert parse(found.stdout) == document("fit --gpu h100 --json")
+    assert parse(found.stdout) == document("fit --dataset kernels --gpu h100 --json")
     assert costmodel.predict(calibration=own_folder / "h100.toml").headline == "calibrated"
+
+
+@silicon
+def test_by_default_the_engines_overheads_are_fitted_too(own_folder: Path) -> None:
+    """What the kernels alone leave out is there, and steps get longer by it."""
+    result = run("fit --gpu h100 --json --output h100.toml")
+    assert result.exit_code == 0, result.stderr or result.exception
+    assert [item["operator"] for item in parse(result.stdout)["operators"]] == KERNELS
+    calibration = read_calibration(own_folder / "h100.toml")
+    assert (calibration.name, calibration.engine) == ("h100-sxm vllm", "vllm")
+    assert calibration.provenance.command == "costmodel fit --dataset silicon --gpu h100-sxm --engine vllm --seed 0"
+    assert {*KERNELS, "elementwise", "overhead.graph", "overhead.eager"} <= calibration.operators.keys()
+    assert calibration.end_to_end
+    found = costmodel.predict(calibration=calibration)
+    assert not any("not in the calibration" in text for text in found.warnings)
+    kernels = {name: calibration.operators[name] for name in KERNELS}
+    alone = costmodel.predict(calibration=calibration.model_copy(update={"operators": kernels}))
+    assert alone.best.decode_step_s < found.best.decode_step_s
+    assert alone.best.prefill_s < found.best.prefill_s
 
 
 @silicon
 def test_an_existing_file_needs_force(own_folder: Path) -> None:
     path = own_folder / "h100.toml"
     path.write_text("precious", encoding="utf-8")
-    assert "h100.toml exists; use --force" in refusal("fit --gpu h100 --output h100.toml")
+    assert "h100.toml exists; use --force" in refusal("fit --dataset kernels --gpu h100 --output h100.toml")
     assert path.read_text(encoding="utf-8") == "precious"
-    assert run("fit --gpu h100 --output h100.toml --force").exit_code == 0
+    assert run("fit --dataset kernels --gpu h100 --output h100.toml --force").exit_code == 0
     assert read_calibration(path).gpu == "h100-sxm"
 
 
 @silicon
 def test_rules_and_the_seed_change_the_fit() -> None:
     def gemm(options: str) -> Any:
-        return document(f"fit --gpu h100 --json {options}")["operators"][0]
+        return document(f"fit --dataset kernels --gpu h100 --json {options}")["operators"][0]
 
     plain, all_rows, other = gemm(""), gemm("--without-rule narrow"), gemm("--seed 1")
     assert plain == gemm("--seed 0")

@@ -197,10 +197,9 @@ def elasticity(found: dict[str, Any], symbol: str) -> float:
 def test_elasticities_of_the_workload(
     rung: str, symbol: str, argument: str, value: int, calibration_file: Path
 ) -> None:
-    more = ["--calibration", str(calibration_file)] if rung == "calibrated" else []
-    found = document(["formula", "spike", "--elasticities", "--json", *more])
+    calibration = str(calibration_file) if rung == "calibrated" else "none"
+    found = document(["formula", "spike", "--elasticities", "--json", "--rung", rung, "--calibration", calibration])
     assert found["schema"] == "costmodel.elasticities/1"
-    calibration = str(calibration_file) if more else None
     below, at, above = (
         costmodel.predict(**{argument: value + step, "calibration": calibration}).best.spike_s for step in (-1, 0, 1)
     )
@@ -216,10 +215,10 @@ def test_elasticities_of_the_model(symbol: str, key: str, own_folder: Path) -> N
     def seconds(step: int) -> float:
         path = own_folder / f"{key}{step}.json"
         path.write_text(json.dumps({**config, key: config[key] + step}), encoding="utf-8")
-        return costmodel.predict(model=str(path)).best.spike_s
+        return costmodel.predict(model=str(path)).rungs.roofline.spike_s
 
     expected = (seconds(1) - seconds(-1)) / 2 * config[key] / seconds(0)
-    found = document("formula spike --elasticities --json")
+    found = document("formula spike --elasticities --json --rung roofline")
     assert elasticity(found, symbol) == pytest.approx(expected, rel=1e-7)
 
 
@@ -238,15 +237,15 @@ def test_elasticities_of_the_part(symbol: str, old: str, new: str, own_folder: P
 
 
 def test_elasticities_of_rates_and_bytes_add_up() -> None:
-    """A time is homogeneous: scaling every rate by x divides it by x."""
-    found = document("formula spike --elasticities --json")
+    """A time at datasheet rates is homogeneous: scaling every rate by x divides it by x."""
+    found = document("formula spike --elasticities --json --rung roofline")
     assert elasticity(found, "F") + elasticity(found, "W") == pytest.approx(-1, rel=1e-9)
 
 
 def test_the_strongest_comes_first() -> None:
     values = [abs(item["elasticity"]) for item in document("formula spike --elasticities --json")["elasticities"]]
     assert values == sorted(values, reverse=True)
-    text = printed("formula decode --elasticities")
+    text = printed("formula decode --elasticities --rung roofline")
     what = "Llama-3.1-8B on 1 × NVIDIA H100 SXM5 80GB"
     assert text.startswith(f"1 % more of each changes the decode of {what} (5.153 ms, roofline rung) by\n")
     assert "no effect: F" in text
@@ -262,8 +261,38 @@ def test_the_largest_prompt_is_printed() -> None:
     value = found["value"]
     assert costmodel.predict(value).best.spike_s <= 0.05 < costmodel.predict(value + 1).best.spike_s
     text = printed("formula --solve prompt --spike-ms 50")
-    assert f"prompt n = {value:,}: the largest with spike ≤ 50.0000 ms (roofline rung)" in text
+    assert found["rung"] == "calibrated"
+    assert f"prompt n = {value:,}: the largest with spike ≤ 50.0000 ms (calibrated rung)" in text
     assert found == json.loads(costmodel.solve("prompt", spike_s=0.05).model_dump_json(by_alias=True))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_the_engines_calibration_is_the_one_solved(engine: str) -> None:
+    found = document(f"formula --solve prompt --spike-ms 50 --engine {engine} --json")
+    assert found["rung"] == "calibrated"
+    at, after = (costmodel.predict(found["value"] + step, engine=engine).best.spike_s for step in (0, 1))
+    assert (found["at_value"], found["at_next"]) == (at, after)
+    assert at <= 0.05 < after
+
+
+@pytest.mark.parametrize("options", ["--calibration none", "--gpu mi300x", "--rung roofline"])
+def test_without_a_calibration_the_roofline_is_solved(options: str) -> None:
+    found = document(f"formula --solve prompt --spike-ms 50 --json {options}")
+    assert found["rung"] == "roofline"
+    gpu = "mi300x" if "mi300x" in options else "h100"
+    assert found["at_value"] == costmodel.predict(found["value"], gpu).rungs.roofline.spike_s
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_the_engines_calibration_is_the_one_printed(engine: str) -> None:
+    found = document(f"formula decode --rung calibrated --engine {engine} --json")
+    assert found["rung"] == "calibrated"
+    assert found["value_s"] == pytest.approx(costmodel.predict(engine=engine).best.decode_step_s, rel=ROUNDING)
+
+
+def test_without_a_calibration_the_formula_is_the_rooflines() -> None:
+    for options in ("--calibration none", "--gpu mi300x", "--rung roofline --calibration none"):
+        assert document(f"formula decode --json {options}")["rung"] == "roofline"
 
 
 def test_the_prompt_of_28_decode_steps() -> None:
@@ -298,8 +327,8 @@ def test_every_number_of_streams_will_do() -> None:
 @pytest.mark.parametrize("unknown", ["prompt", "streams", "context"])
 def test_the_option_of_the_unknown_itself_does_not_matter(unknown: str) -> None:
     other = {"prompt": "--prompt 17", "streams": "--streams 17", "context": "--context 17"}[unknown]
-    plain = document(f"formula --solve {unknown} --spike-ms 200 --json")
-    assert document(f"formula --solve {unknown} --spike-ms 200 --json {other}") == plain
+    plain = document(f"formula --solve {unknown} --spike-ms 300 --json")
+    assert document(f"formula --solve {unknown} --spike-ms 300 --json {other}") == plain
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,9 @@ CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     ("--streams 7 --context 0 --gpu a100", {"streams": 7, "context": 0, "gpu": "a100"}),
     ("--gpu t4", {"gpu": "t4"}),
+    ("--engine sglang", {"engine": "sglang"}),
+    ("--calibration none", {"calibration": "none"}),
+    ("--gpu l4 --assume-efficiency", {"gpu": "l4", "assume_efficiency": True}),
     ("--dtype fp8 --kv-dtype fp8 --compute-dtype bf16", {"dtype": "fp8", "kv_dtype": "fp8", "compute_dtype": "bf16"}),
     ("--model DeepSeek-V3 --gpu h200 --tp 8", {"model": "DeepSeek-V3", "gpu": "h200", "tp": 8}),
     ("--model gpt-oss-20b --tp 2 --ep 4 --pp 3", {"model": "gpt-oss-20b", "tp": 2, "ep": 4, "pp": 3}),
@@ -81,8 +84,15 @@ def test_the_document_has_its_schema_and_no_nulls_but_the_chunk() -> None:
     found = document("predict --json")
     assert found["schema"] == "costmodel.prediction/1"
     assert found["workload"]["chunk_tokens"] is None
-    assert not {"intervals", "calibration", "pipeline"} & set(found)
-    assert "calibrated" not in found["rungs"]
+    assert "pipeline" not in found
+    assert (found["headline"], found["calibration"]) == ("calibrated", "h100-sxm vllm")
+    assert set(found["rungs"]) == {"textbook", "roofline", "calibrated"}
+    plain = document("predict --calibration none --json")
+    assert plain["headline"] == "roofline"
+    assert not {"intervals", "calibration"} & set(plain)
+    assert set(plain["rungs"]) == {"textbook", "roofline"}
+    for rung in plain["rungs"]:
+        assert plain["rungs"][rung] == found["rungs"][rung]
 
 
 def test_several_configurations_are_every_combination_in_order() -> None:

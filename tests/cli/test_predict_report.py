@@ -14,7 +14,7 @@ MODELS = ("Llama-3.1-8B", "gemma-3-12b-it", "gpt-oss-20b", "DeepSeek-V2-Lite")
 
 
 def test_the_lessons_numbers() -> None:
-    text = printed("predict --params 8e9")
+    text = printed("predict --params 8e9 --calibration none")
     lines = {line.split("  ")[1].strip(): line.split()[-2:] for line in text.splitlines() if line.startswith("  ")}
     assert lines["decode step"] == ["4.776", "5.153"]
     assert text.count("146.4") == 2
@@ -39,7 +39,9 @@ def test_numbers_that_round_up_keep_their_digits() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("options", ["", "--chunk 2048 --every 1", "--prompt 500 --streams 1"])
+@pytest.mark.parametrize(
+    "options", ["", "--calibration none", "--chunk 2048 --every 1", "--prompt 500 --streams 1", "--engine sglang"]
+)
 def test_the_report_shows_the_numbers_of_the_document(model: str, options: str) -> None:
     command = f"predict --model {model} {options}"
     found, text = document(f"{command} --json"), printed(command)
@@ -48,7 +50,8 @@ def test_the_report_shows_the_numbers_of_the_document(model: str, options: str) 
             assert milliseconds(rung[name]) in text
         assert rung["prefill_communication_s"] == 0
         assert f"{significant(rung['spike_ratio'], 3)} ×" in text
-    best, spike = found["rungs"]["roofline"], found["spike"]
+    assert found["headline"] == ("roofline" if "none" in options else "calibrated")
+    best, spike = found["rungs"][found["headline"]], found["spike"]
     for operator in (*best["operators"], *best["decode_operators"]):
         assert operator["name"] in text
         assert milliseconds(operator["time_s"]) in text
@@ -75,11 +78,14 @@ def test_the_exact_part_is_named() -> None:
 def test_time_on_the_link_has_a_row(options: str) -> None:
     found, text = document(f"predict {options} --json")["rungs"], printed(f"predict {options}")
     [row] = [line.split()[1:] for line in text.splitlines() if line.startswith("    communication ")]
-    assert row == [milliseconds(found[rung]["prefill_communication_s"]) for rung in ("textbook", "roofline")]
-    roofline = found["roofline"]
-    assert found["textbook"]["prefill_communication_s"] == 0 < roofline["prefill_communication_s"]
+    assert row == [
+        milliseconds(found[rung]["prefill_communication_s"]) for rung in ("textbook", "roofline", "calibrated")
+    ]
+    assert found["textbook"]["prefill_communication_s"] == 0
     parts = ("prefill_linear_s", "prefill_attention_s", "prefill_communication_s")
-    assert sum(roofline[name] for name in parts) < roofline["prefill_s"]
+    for rung in (found["roofline"], found["calibrated"]):
+        assert rung["prefill_communication_s"] > 0
+        assert sum(rung[name] for name in parts) < rung["prefill_s"]
     assert "communication" not in printed("predict")
 
 
@@ -168,11 +174,11 @@ def test_the_comparison_is_a_table_of_all() -> None:
     options = "--prompt 4000,8000,16000 --gpu h100,a100"
     lines = printed(f"predict {options}").splitlines()
     assert lines[0] == "Llama-3.1-8B, bf16 weights"
-    assert lines[1] == "32 streams at context 500, in one step, every 10 s; roofline rung"
+    assert lines[1].startswith("32 streams at context 500, in one step, every 10 s; calibrated rung")
     assert re.split(r" {2,}", lines[3].strip()) == ["gpu", "prompt", *COLUMNS]
     rows = lines[5:11]
     for row, item in zip(rows, document(f"predict --json {options}")["predictions"], strict=True):
-        best = item["rungs"]["roofline"]
+        best = item["rungs"]["calibrated"]
         cells = row.split()
         assert cells[0] == item["gpu"]["profile"]
         assert cells[1] == f"{item['workload']['prompt_tokens']:,}"
@@ -218,6 +224,88 @@ def test_the_comparison_names_every_remark_once() -> None:
     text = printed("predict --prompt 4000,8000 --gpu h100,t4")
     assert text.count("no bf16 units") == 1
     assert text.count("is taken as NVIDIA H100") == 1
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_the_engine_chooses_the_calibration_and_is_named(engine: str) -> None:
+    found, text = document(f"predict --engine {engine} --json"), printed(f"predict --engine {engine}")
+    assert (found["headline"], found["calibration"]) == ("calibrated", f"h100-sxm {engine}")
+    assert f"(calibrated rung, h100-sxm {engine})" in text
+    assert not any("no calibration" in warning for warning in found["warnings"])
+
+
+def test_engines_differ_in_the_calibrated_rung_alone() -> None:
+    rungs = [document(f"predict --engine {engine} --json")["rungs"] for engine in ("vllm", "sglang", "trtllm")]
+    assert len({rung["calibrated"]["spike_s"] for rung in rungs}) == 3
+    assert all(rung["roofline"] == rungs[0]["roofline"] for rung in rungs)
+
+
+def test_intervals_are_shown(calibration_file: Path) -> None:
+    found, text = document("predict --json"), printed("predict")
+    assert found["intervals"]["level"] == 0.8
+    [line] = [line for line in text.splitlines() if "intervals" in line]
+    assert line.strip().startswith("80% intervals of the calibrated rung [ms]: decode ")
+    for name in ("decode_step_s", "prefill_s", "spike_s"):
+        low, high = found["intervals"][name]
+        assert found["rungs"]["roofline"][name] <= low < found["rungs"]["calibrated"][name] < high
+        assert f"{milliseconds(low)}–{milliseconds(high)}" in line
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["--calibration none", "--gpu mi300x", "--gpu rtx-4090 --engine sglang", "--gpu rtx-4090 --engine trtllm"],
+)
+def test_without_a_calibration_the_roofline_stands_with_a_warning(options: str) -> None:
+    found, text = document(f"predict --json {options}"), printed(f"predict {options}")
+    assert found["headline"] == "roofline"
+    assert not {"calibration", "intervals"} & set(found)
+    assert "no calibration in use: the roofline rung is a floor, measured steps take longer" in found["warnings"]
+    assert "warning: no calibration in use" in text
+    assert "Spike (roofline rung)" in text
+    assert not re.search(r"interval|textbook +roofline +calibrated", text)
+
+
+def test_an_assumed_efficiency_is_said_and_gives_no_intervals() -> None:
+    found, text = (
+        document("predict --gpu l4 --assume-efficiency --json"),
+        printed("predict --gpu l4 --assume-efficiency"),
+    )
+    assert found["headline"] == "calibrated"
+    assert found["calibration"].startswith("assumed from ")
+    assert "intervals" not in found
+    assert any("nothing was measured on this part" in warning for warning in found["warnings"])
+    assert found["calibration"] in text
+    assert document("predict --gpu l4 --json")["headline"] == "roofline"
+    with_own = document("predict --assume-efficiency --json")
+    assert with_own == document("predict --json")
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [
+        ("", ()),
+        ("--prompt 100000", ("tokens", "kv_tokens")),
+        ("--streams 40000", ("tokens",)),
+        ("--streams 32 --context 400000", ("kv_tokens",)),
+    ],
+)
+def test_leaving_the_range_of_the_fit_is_said(options: str, variables: tuple[str, ...]) -> None:
+    """With the variable, its value, the step and the range."""
+    found, text = document(f"predict --json {options}"), printed(f"predict {options}")
+    outside = [warning for warning in found["warnings"] if warning.startswith("outside the calibration")]
+    for warning in outside:
+        assert f"warning: {warning}" in text
+        assert re.search(r": \w+ = \S+ in the (decode|prefill|spike) step, fitted on \S+ to \S+ \(\w", warning)
+    named = {re.split(r"[: ]+", warning)[3] for warning in outside}
+    assert named >= set(variables)
+    assert variables or not outside
+
+
+def test_the_comparison_says_which_rows_have_no_calibration() -> None:
+    options = "--gpu h100,mi300x"
+    found = document(f"predict --json {options}")["predictions"]
+    assert [item["headline"] for item in found] == ["calibrated", "roofline"]
+    assert "no calibration in use" in printed(f"predict {options}")
 
 
 def test_the_calibrated_report(calibration_file: Path) -> None:

@@ -89,10 +89,10 @@ ODD = (
 )
 
 DEPLOYMENT = ("model", "gpu", "tp", "pp", "ep", "dtype", "kv_dtype", "compute_dtype")
-PREDICT = (*DEPLOYMENT, "prompt", "streams", "context", "chunk", "every", "prompts", "params", "calibration")
+PREDICT = (*DEPLOYMENT, "prompt", "streams", "context", "chunk", "every", "prompts", "params", "engine", "calibration")
 SOLVE = ("unknown", "spike_s", "decode_s", "ratio", "rung", *(name for name in PREDICT if name != "every"))
-STEPS = (*DEPLOYMENT, "prefill_tokens", "prefill_cached", "decodes", "decode_context", "rung", "calibration")
-FORMULA = ("name", "rung", "prompt", "streams", "context", "chunk", "params", "calibration")
+STEPS = (*DEPLOYMENT, "prefill_tokens", "prefill_cached", "decodes", "decode_context", "rung", "engine", "calibration")
+FORMULA = ("name", "rung", "prompt", "streams", "context", "chunk", "params", "engine", "calibration")
 
 
 def odd_arguments(names: tuple[str, ...]) -> st.SearchStrategy[dict[str, Any]]:
@@ -230,6 +230,8 @@ MISTAKES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"gpu": "t4", "dtype": "bf16"}, "use fp16"),
     ({"gpu": "a100", "compute_dtype": "fp8"}, "cannot compute in 'fp8'"),
     ({"calibration": "missing.toml"}, "no such file"),
+    ({"engine": "vlm"}, "did you mean vllm"),
+    ({"engine": "tgi"}, "vllm, sglang, trtllm"),
 )
 
 
@@ -249,11 +251,19 @@ OTHER_MISTAKES: tuple[tuple[Callable[[], Any], str], ...] = (
     (lambda: costmodel.solve(spike_s=0.05, ratio=3), "exactly one limit"),
     (lambda: costmodel.solve(spike_s=math.nan), "spike_s must be a finite number"),
     (lambda: costmodel.solve(spike_s=0.05, rung="roofine"), "roofline"),  # type: ignore[arg-type]
-    (lambda: costmodel.solve(spike_s=0.05, rung="calibrated"), "needs a calibration"),
+    (lambda: costmodel.solve(spike_s=0.05, rung="calibrated", calibration="none"), "no calibration of h100-sxm"),
     (lambda: costmodel.step_times(decodes=1, rung="roofine"), "roofline"),  # type: ignore[arg-type]
     (lambda: costmodel.formula(costmodel.deploy(), "spik"), "known: decode, prefill, mixed, spike"),  # type: ignore[arg-type]
     (lambda: costmodel.formula(costmodel.deploy(), "spike", "roofine"), "roofline"),  # type: ignore[arg-type]
-    (lambda: costmodel.formula(costmodel.deploy(), "spike", "calibrated"), "needs a calibration"),
+    (lambda: costmodel.solve(spike_s=0.05, engine="vlm"), "did you mean vllm"),
+    (lambda: costmodel.step_times(decodes=1, engine="vlm"), "did you mean vllm"),
+    (lambda: costmodel.step_times(decodes=1, rung="calibrated", calibration="none"), "no calibration of h100-sxm"),
+    (lambda: costmodel.formula(costmodel.deploy(), "spike", "calibrated", engine="vlm"), "did you mean vllm"),
+    (lambda: costmodel.formula(costmodel.deploy(gpu="mi300x"), "spike", "calibrated"), "no calibration of mi300x"),
+    (
+        lambda: costmodel.formula(costmodel.deploy(), "spike", "calibrated", calibration="none"),
+        "no calibration of h100-sxm",
+    ),
     (lambda: costmodel.formula(costmodel.deploy(), "spike", chunk=32), "at least 33"),
     (lambda: costmodel.formula(costmodel.deploy(), "spike", prompt=0), "prompt must be at least 1"),
     (lambda: costmodel.formula(costmodel.deploy(), "spike", "textbook", params=-1), "params must be"),
@@ -283,3 +293,17 @@ def test_numbers_of_numpy_are_numbers() -> None:
     typed = costmodel.predict(np.int32(8000), streams=np.int64(32), chunk=np.uint16(2048), every=np.float32(10))  # type: ignore[arg-type]
     assert typed == plain
     assert costmodel.predict(8000.0) == costmodel.predict(8000)  # type: ignore[arg-type]
+
+
+def test_no_calibration_is_asked_for_by_name() -> None:
+    """``calibration="none"`` means the roofline everywhere; what is shipped is the default."""
+    assert costmodel.predict().headline == "calibrated"
+    plain = costmodel.predict(calibration="none")
+    assert (plain.headline, plain.calibration, plain.intervals) == ("roofline", None, None)
+    assert plain.rungs.calibrated is None
+    assert plain.best == costmodel.predict().rungs.roofline
+    assert costmodel.solve(spike_s=0.05, calibration="none").rung == "roofline"
+    roofline = costmodel.step_times(decodes=32, decode_context=500, calibration="none").total
+    assert roofline == pytest.approx(plain.best.decode_step_s, rel=1e-12)
+    formula = costmodel.formula(costmodel.deploy(), "decode", "roofline", calibration="none")
+    assert formula.evaluate() == pytest.approx(plain.best.decode_step_s, rel=1e-12)

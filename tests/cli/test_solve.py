@@ -173,5 +173,7 @@ def test_nothing_is_short_enough_and_everything_is() -> None:
 
 
 def test_headline_rung_is_the_default() -> None:
-    assert costmodel.solve(spike_s=0.05).rung == "roofline"
+    assert costmodel.solve(spike_s=0.05).rung == "calibrated"
+    assert costmodel.solve(spike_s=0.05, gpu="mi300x").rung == "roofline"
+    assert costmodel.solve(spike_s=0.05, calibration="none").rung == "roofline"
     assert costmodel.solve(spike_s=0.05, calibration=FITTED).rung == "calibrated"

@@ -39,14 +39,14 @@ def test_a_grid_is_predict_at_every_point(
     q, d, c = (np.array(values) for values in (prompts, streams, contexts))
     mixed = costmodel.step_times(
         gpu, model, prefill_tokens=q[:, None, None], decodes=d[None, :, None], decode_context=c[None, None, :]
-    )
+    )  # calibrated where the part has a calibration
     decode = costmodel.step_times(gpu, model, decodes=d[:, None], decode_context=c[None, :])
     alone = costmodel.step_times(gpu, model, prefill_tokens=q)
     assert mixed.total.shape == (len(q), len(d), len(c))
     for i, prompt in enumerate(prompts):
         for j, stream in enumerate(streams):
             for k, context in enumerate(contexts):
-                rung = costmodel.predict(prompt, gpu, model, streams=stream, context=context).rungs.roofline
+                rung = costmodel.predict(prompt, gpu, model, streams=stream, context=context).best
                 assert mixed.total[i, j, k] == pytest.approx(rung.spike_s, rel=ROUNDING)
                 assert decode.total[j, k] == pytest.approx(rung.decode_step_s, rel=ROUNDING)
                 assert alone.total[i] == pytest.approx(rung.prefill_s, rel=ROUNDING)
@@ -100,7 +100,7 @@ def test_chunks_of_a_prompt_are_the_spike_of_predict() -> None:
 
 def test_parallel_sizes_and_formats_are_those_of_predict() -> None:
     options: dict[str, Any] = {"model": "gpt-oss-20b", "tp": 2, "ep": 4, "pp": 2, "kv_dtype": "fp8"}
-    rung = costmodel.predict(4000, **options).rungs.roofline
+    rung = costmodel.predict(4000, **options).best
     times = costmodel.step_times(prefill_tokens=[4000], decodes=32, decode_context=500, **options)
     assert times.total[0] == pytest.approx(rung.spike_s, rel=ROUNDING)
     assert times.communication[0] > 0
@@ -114,6 +114,15 @@ def test_numbers_give_numbers(rung: Any) -> None:
     same = costmodel.step_times(prefill_tokens=[4000], decodes=32, decode_context=500, rung=rung)
     assert same.total.shape == (1,)
     assert times.total == pytest.approx(same.total[0], rel=ROUNDING)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_the_engine_is_that_of_predict(engine: str) -> None:
+    times = costmodel.step_times(prefill_tokens=8000, decodes=32, decode_context=500, engine=engine)
+    assert times.total == pytest.approx(costmodel.predict(engine=engine).best.spike_s, rel=ROUNDING)
+    plain = costmodel.step_times(prefill_tokens=8000, decodes=32, decode_context=500, calibration="none")
+    assert plain.total == pytest.approx(costmodel.predict().rungs.roofline.spike_s, rel=ROUNDING)
+    assert plain.total < times.total
 
 
 def test_numbers_of_numpy_give_one_step() -> None:
@@ -205,7 +214,7 @@ def test_arrays_that_are_given_stay_as_they_are() -> None:
         ({"prefill_tokens": None}, "prefill_tokens"),
         ({"prefill_tokens": [[1], [2, 3]]}, "do not fit together"),
         ({"decodes": 1, "rung": "rooffline"}, "unknown rung 'rooffline'"),
-        ({"decodes": 1, "rung": "calibrated"}, "calibrated rung needs a calibration"),
+        ({"decodes": 1, "rung": "calibrated", "gpu": "mi300x"}, "no calibration of mi300x for vllm"),
         ({"decodes": 1, "gpu": "h10O"}, "did you mean h100"),
         ({"decodes": 1, "tp": 3}, "possible: 1, 2, 4"),
         ({"prefill_tokens": 1e300}, "prefill_tokens"),
