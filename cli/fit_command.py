@@ -238,11 +238,12 @@ def _errors(errors: Errors) -> list[str]:
 
 
 def _parameters(fit: OperatorFit) -> list[str]:
-    shown = (
-        f"{name} {_number(value)} ± {fit.result.standard_errors.get(name, float('nan')):.1g}"
-        for name, value in fit.result.values.items()
-    )
-    return [fit.operator, ", ".join(shown)]
+    return [fit.operator, ", ".join(_parameter(fit, name) for name in fit.result.values)]
+
+
+def _parameter(fit: OperatorFit, name: str) -> str:
+    error = fit.result.standard_errors.get(name)
+    return f"{name} {_number(fit.result.values[name])} " + (f"± {error:.1g}" if error is not None else "(undetermined)")
 
 
 def _number(value: float) -> str:

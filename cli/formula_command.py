@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from costmodel.certainty import NO_CALIBRATION
 from costmodel.checks import positive
 from costmodel.cli.options import calibration_options, deployment_options, echo_json, load_options, single
 from costmodel.cli.text import milliseconds, significant, table
@@ -26,7 +27,7 @@ NAMES_OF_UNKNOWNS = {"prompt": "n", "streams": "D", "context": "c"}
     "--rung",
     type=click.Choice(RUNG_NAMES),
     default=None,
-    help="Rung.  [default: roofline, or calibrated with --calibration]",
+    help="Rung.  [default: roofline, or calibrated with --calibration or --engine]",
 )
 @click.option("--latex", "form", flag_value="latex", help="Print LaTeX.")
 @click.option("--python", "form", flag_value="python", help="Print a Python function that stands on its own.")
@@ -125,11 +126,19 @@ def _make(which: FormulaName, rung: RungName | None, options: dict[str, Any]) ->
     return formula(
         deployment,
         which,
-        rung or ("calibrated" if options["calibration"] else "roofline"),
+        rung or _default_rung(options),
         **{
             name: options[name] for name in ("prompt", "streams", "context", "chunk", "params", "engine", "calibration")
         },
     )
+
+
+def _default_rung(options: dict[str, Any]) -> RungName:
+    """Return the calibrated rung where a calibration or an engine was asked for, else the roofline's, which is the physics."""
+    engine = click.get_current_context().get_parameter_source("engine") is not click.core.ParameterSource.DEFAULT
+    if options["calibration"] == NO_CALIBRATION:
+        return "roofline"
+    return "calibrated" if options["calibration"] or engine else "roofline"
 
 
 def _print_formula(made: Formula, latex: bool, values: bool) -> None:

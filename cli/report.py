@@ -9,6 +9,8 @@ from costmodel.documents import Operator, Prediction, Rung
 from costmodel.spike import PERCENTILES
 
 STATISTICS = (*PERCENTILES, "max")
+NOTHING = 1e-9
+"""Share of a step below which an operator has no row."""
 
 
 def report(prediction: Prediction) -> str:
@@ -28,13 +30,26 @@ def comparison(predictions: Sequence[Prediction], changing: Sequence[str]) -> st
     """Return one table of several predictions; ``changing`` names the options that differ between them."""
     if "chunk" not in changing and len({item.workload.chunk_tokens for item in predictions}) > 1:
         changing = [*changing, "chunk"]  # --chunk engine is another budget on another GPU
-    header = [*changing, "decode ms", "prefill ms", "spike ms", "× decode", "steps", "gaps hit", "moves", "fits"]
+    mixed = len({_rung_name(item) for item in predictions}) > 1
+    header = [
+        *changing,
+        *(["rung"] if mixed else []),
+        "decode ms",
+        "prefill ms",
+        "spike ms",
+        "× decode",
+        "steps",
+        "gaps hit",
+        "moves",
+        "fits",
+    ]
     rows = []
     for item in predictions:
         rung, spike = item.best, item.spike
         rows.append(
             [
                 *(_option(item, name) for name in changing),
+                *([_rung_name(item).replace(" rung", "")] if mixed else []),
                 milliseconds(rung.decode_step_s),
                 milliseconds(rung.prefill_s),
                 milliseconds(spike.height_s),
@@ -46,13 +61,27 @@ def comparison(predictions: Sequence[Prediction], changing: Sequence[str]) -> st
             ]
         )
     first = predictions[0]
-    text = _common(first, changing) + "\n" + _load(first, changing) + f"; {_rung_name(first)}\n\n"
-    text += table(rows, header, left=len(changing)) + _LEGEND
-    remarks = [(f"note: {note}") for item in predictions for note in item.notes]
-    remarks += [
-        f"warning: {note}" for item in predictions for note in item.warnings if not note.startswith(_IN_COLUMNS)
+    rungs = "" if mixed else f"; {_rung_name(first)}"
+    text = _common(first, changing) + "\n" + _load(first, changing) + f"{rungs}\n\n"
+    text += table(rows, header, left=len(changing) + mixed) + _LEGEND
+    remarks = _shared_remarks("note", [(item, item.notes) for item in predictions])
+    warnings = [(item, [text for text in item.warnings if not text.startswith(_IN_COLUMNS)]) for item in predictions]
+    return text + "".join(f"\n{remark}" for remark in [*remarks, *_shared_remarks("warning", warnings)])
+
+
+def _shared_remarks(kind: str, remarks: Sequence[tuple[Prediction, Sequence[str]]]) -> list[str]:
+    """Return each remark once, with the parts that it is about where that is not all of them."""
+    every = {item.gpu.profile for item, _ in remarks}
+    about: dict[str, list[str]] = {}
+    for item, texts in remarks:
+        for text in texts:
+            parts = about.setdefault(text, [])
+            if item.gpu.profile not in parts:
+                parts.append(item.gpu.profile)
+    return [
+        f"{kind}: {text}" if set(parts) == every else f"{kind}: {', '.join(parts)}: {text}"
+        for text, parts in about.items()
     ]
-    return text + "".join(f"\n{remark}" for remark in dict.fromkeys(remarks))
 
 
 _IN_COLUMNS = ("does not fit", "overload")
@@ -235,6 +264,9 @@ def _operators(item: Prediction) -> str:
     rows = []
     for name in dict.fromkeys([*decode, *spike]):
         mixed = spike.get(name)
+        shares = ((decode, rung.decode_step_s), (spike, rung.spike_s))
+        if all(name not in found or found[name].time_s < NOTHING * total for found, total in shares):
+            continue  # a fit may leave nothing of an operator
         work = [significant(mixed.flops / 1e12, 3), size(mixed.bytes)] if mixed else ["", ""]
         rows.append([name, *_cells(decode.get(name), rung.decode_step_s), *_cells(mixed, rung.spike_s), *work])
     header = ["operator", "decode ms", "share", "bound by", "spike ms", "share", "bound by", "TFLOP", "bytes"]

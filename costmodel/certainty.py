@@ -49,7 +49,7 @@ def find_calibration(
     choice(engine, ENGINES, "engine")
     if given is None:
         return shipped_calibration(deployment.gpu, engine)
-    if given == NO_CALIBRATION:
+    if isinstance(given, str) and given == NO_CALIBRATION:
         return None
     if isinstance(given, Calibration):
         calibration = given
@@ -75,11 +75,12 @@ def request_overheads(calibration: Calibration | None) -> tuple[float, float]:
 
 def no_calibration(deployment: Deployment, engine: str) -> str:
     """Return what to say where the calibrated rung is asked for and there is no calibration."""
-    shipped = ", ".join(f"{gpu} ({of})" for gpu, of in shipped_calibrations())
-    return (
-        f"no calibration of {deployment.gpu} for {engine} is in use; give one (--calibration FILE) or take a part "
-        f"that has one: {shipped}"
-    )
+    shipped = shipped_calibrations()
+    if engines := [of for gpu, of in shipped if gpu == deployment.gpu]:
+        known = "one of those shipped for this part: " + ", ".join(f"--engine {of}" for of in engines)
+    else:
+        known = f"a part that has one for {engine}: " + ", ".join(gpu for gpu, of in shipped if of == engine)
+    return f"no calibration of {deployment.gpu} for {engine} is in use; give one (--calibration FILE) or take {known}"
 
 
 def _is_for(gpu: str, deployment: Deployment) -> bool:
@@ -111,7 +112,8 @@ def calibration_warnings(
             for variable, (low, high) in (fitted.ranges if fitted else {}).items():
                 value = _size(operator, work, rungs["calibrated"])(variable)
                 if not low <= value <= high:
-                    what = f"{variable} = {value:.4g} in the {step} step, fitted on {low:.4g} to {high:.4g}"
+                    shown = [f"{number:,.0f}" if number < 1e9 else f"{number:.3g}" for number in (value, low, high)]
+                    what = f"{variable} = {shown[0]} in the {step} step, fitted on {shown[1]} to {shown[2]}"
                     outside.setdefault(what, []).append(operator.name)
     found += [f"outside the calibration: {what} ({', '.join(names)})" for what, names in outside.items()]
     return found
@@ -158,7 +160,8 @@ def intervals(calibration: Calibration, rungs: dict[str, Parameters], steps: Map
     None where operators without known residuals take a tenth of a step or more, and there are no end-to-end rows.
     """
     whole = calibration.end_to_end.get("tpot")
-    levels = [item.residuals.level for item in calibration.operators.values() if item.residuals]
+    known = [item.residuals for item in calibration.operators.values()] + [whole]
+    levels = [residuals.level for residuals in known if residuals is not None]
     if not levels:
         return None
     bounds = {}

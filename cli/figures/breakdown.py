@@ -113,8 +113,13 @@ def _facts(prediction: Prediction) -> list[str]:
         budget,
         plural(load.streams, "stream"),
         f"context {count(load.context_tokens)}",
-        prediction.calibration or "uncalibrated",
+        _calibration(prediction),
     ]
+
+
+def _calibration(prediction: Prediction) -> str:
+    """Return the calibration's name without the part's, which is told beside it."""
+    return (prediction.calibration or "uncalibrated").removeprefix(f"{prediction.gpu.profile}-")
 
 
 def _common(predictions: Sequence[Prediction]) -> str:
