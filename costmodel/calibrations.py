@@ -97,13 +97,16 @@ def assumed_calibration(profile: GpuProfile, gpu: str, lookup: Lookup | None = N
 
 def transferred(calibration: Calibration, gpu: str) -> Calibration:
     """Return a calibration under the name of another part, its residuals dropped: they say nothing about that part."""
-    operators = {key: fit.model_copy(update={"residuals": None}) for key, fit in calibration.operators.items()}
+    operators = {
+        key: fit.model_copy(update={"residuals": None, "regimes": ()}) for key, fit in calibration.operators.items()
+    }
     note = f"efficiencies assumed: those of {title(calibration.gpu)}, its nearest measured relative; nothing was measured on this part"
     return calibration.model_copy(
         update={
             "name": f"assumed from {calibration.name}",
             "gpu": gpu,
             "operators": operators,
+            "end_to_end": {},
             "assumed_from": calibration.gpu,
             "notes": (note, *calibration.notes),
         }

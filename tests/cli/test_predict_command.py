@@ -56,10 +56,10 @@ def test_the_calibrated_document_is_that_of_the_api(calibration_file: Path, cali
         low, high = found["intervals"][name]
         assert found["rungs"]["roofline"][name] <= low < found["rungs"]["calibrated"][name] < high
     outside = [text for text in found["warnings"] if text.startswith("outside the calibration")]
-    layers = "fitted on 1 to 4096 (qkv_proj, o_proj, gate_up_proj, down_proj)"
+    layers = "fitted on 1 to 4,096 (qkv_proj, o_proj, gate_up_proj, down_proj)"
     assert outside == [  # one for each step and variable, not one for each operator
-        f"outside the calibration: tokens = 8000 in the prefill step, {layers}",
-        f"outside the calibration: tokens = 8032 in the spike step, {layers}",
+        f"outside the calibration: tokens = 8,000 in the prefill step, {layers}",
+        f"outside the calibration: tokens = 8,032 in the spike step, {layers}",
     ]
     assert not any("not in the calibration" in text for text in found["warnings"])
 

@@ -212,10 +212,10 @@ def test_the_comparison_says_what_its_rows_share(options: str, heading: str) -> 
 
 def test_the_comparison_shows_budgets_that_differ() -> None:
     """``--chunk engine`` is one option and another budget on every part."""
-    lines = printed("predict --chunk engine --gpu h100,a100").splitlines()
+    lines = printed("predict --chunk engine --gpu h100,a100 --calibration none").splitlines()
     assert re.split(r" {2,}", lines[3].strip())[:2] == ["gpu", "chunk"]
     assert [line.split()[1] for line in lines[5:7]] == ["8,192", "2,048"]
-    lines = printed("predict --chunk engine --gpu h100,h200").splitlines()
+    lines = printed("predict --chunk engine --gpu h100,h200 --calibration none").splitlines()
     assert re.split(r" {2,}", lines[3].strip())[:2] == ["gpu", "decode ms"]
     assert "at most 8,192 tokens per step" in lines[1]
 

@@ -178,7 +178,7 @@ def test_messages_are_sized_one_by_one() -> None:
         found = [text for text in warnings if "bytes = " in text]
         assert not any("in the decode step" in text for text in found)
         # 8,000 tokens instead of 32
-        assert any(f"bytes = {250 * sent:.4g} in the prefill step" in text for text in found)
+        assert any(f"bytes = {250 * sent:,.0f} in the prefill step" in text for text in found)
 
 
 def test_an_interval_is_as_wide_as_that_of_whole_steps() -> None:
@@ -286,7 +286,7 @@ def test_leaving_the_fitted_ranges_is_said() -> None:
     found = predict(calibration=calibration_of({"gemm": narrow})).warnings
     # The prompt's 8,000 tokens are outside, the decode step's 32 inside.
     (text,) = (text for text in found if "prefill step" in text)
-    assert "tokens = 8000 in the prefill step, fitted on 1 to 4096" in text
+    assert "tokens = 8,000 in the prefill step, fitted on 1 to 4,096" in text
     assert "o_proj" in text
     assert not any("in the decode step" in text for text in found)
     wide = operator() | {"ranges": {"tokens": (1, 16_384)}}

@@ -97,9 +97,9 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_package_is_listed(repo_root: Path) -> None:
     tool = project(repo_root)["tool"]["setuptools"]
     assert {name: str(folder) for name, folder in tool["package-dir"].items()} == FOLDERS
-    folders = {path.rpartition("/")[0].replace("/", ".") for path in packaged_files(repo_root)}
-    assert sorted(tool["packages"]) == sorted(folders)
-    for path in packaged_files(repo_root).values():
+    modules = {name: path for name, path in packaged_files(repo_root).items() if path.suffix == ".py"}
+    assert sorted(tool["packages"]) == sorted({name.rpartition("/")[0].replace("/", ".") for name in modules})
+    for path in modules.values():
         assert (path.parent / "__init__.py").is_file(), f"{path.parent} has no __init__.py"
 
 
