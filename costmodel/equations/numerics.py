@@ -1,4 +1,5 @@
-"""Functions that must work alike on floats, float64 arrays and SymPy expressions. Everything else in the equations is + − × ÷ and powers.
+"""Functions that must work alike on floats, float64 arrays, SymPy expressions and recorded values. Everything else in the equations is
++ − × ÷ and powers.
 
 Neither NumPy nor SymPy is imported for floats: whoever passes an array or a symbol has imported the library already.
 """
@@ -10,8 +11,16 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from costmodel.equations.recording import (
+    Recorded,
+    recorded_ceil,
+    recorded_larger,
+    recorded_smaller,
+    recorded_smooth_max,
+)
+
 Value = Any
-"""A float, a float64 array, or a SymPy expression. Equations are written once and take any of them."""
+"""A float, a float64 array, a SymPy expression, or a recorded value. Equations are written once and take any of them."""
 
 _NUMBERS = (float, int)
 
@@ -39,6 +48,8 @@ def maximum(a: Value, b: Value) -> Value:
     """Return the larger of ``a`` and ``b``, element by element for arrays, as ``Max`` for symbols."""
     if isinstance(a, _NUMBERS) and isinstance(b, _NUMBERS):
         return a if a >= b else b
+    if isinstance(a, Recorded) or isinstance(b, Recorded):
+        return recorded_larger(a, b)
     if is_symbolic(a, b):
         return sys.modules["sympy"].Max(a, b)
     return sys.modules["numpy"].maximum(a, b)
@@ -48,6 +59,8 @@ def minimum(a: Value, b: Value) -> Value:
     """Return the smaller of ``a`` and ``b``, element by element for arrays, as ``Min`` for symbols."""
     if isinstance(a, _NUMBERS) and isinstance(b, _NUMBERS):
         return a if a <= b else b
+    if isinstance(a, Recorded) or isinstance(b, Recorded):
+        return recorded_smaller(a, b)
     if is_symbolic(a, b):
         return sys.modules["sympy"].Min(a, b)
     return sys.modules["numpy"].minimum(a, b)
@@ -57,6 +70,8 @@ def ceil(a: Value) -> Value:
     """Return the smallest integer ≥ ``a`` (as a float for floats and arrays)."""
     if isinstance(a, _NUMBERS):
         return float(math.ceil(a))
+    if isinstance(a, Recorded):
+        return recorded_ceil(a)
     if is_symbolic(a):
         return sys.modules["sympy"].ceiling(a)
     return sys.modules["numpy"].ceil(a)
@@ -83,6 +98,8 @@ def smooth_max(a: Value, b: Value, p: Value) -> Value:
     """
     if isinstance(p, _NUMBERS) and p == math.inf:
         return maximum(a, b)
+    if isinstance(a, Recorded) or isinstance(b, Recorded):
+        return recorded_smooth_max(a, b, p)
     if is_symbolic(a, b, p):
         from costmodel.symbolic.functions import smooth_max as symbolic_smooth_max
 

@@ -1,0 +1,1 @@
+"""Simulation of continuous batching: who waits for whom, token by token, on the step times of the model."""

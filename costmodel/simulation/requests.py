@@ -1,0 +1,114 @@
+"""Who asks what and when: requests, and the sources that they come from."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as it is sent.
+
+    Attributes:
+        arrival: when it is sent [s].
+        prompt: tokens of the prompt, ≥ 1.
+        output: tokens of the answer, ≥ 1: it ends there and nowhere else.
+        group: what it counts as in the results, e.g. ``stream`` or ``injected``.
+        priority: lower goes first, under the policy that asks for it.
+        prefix: ids of the leading blocks of the prompt; two requests share their leading tokens as long as their ids are equal.
+        prefix_block: tokens that one id stands for.
+        standing: a stream that is there from the beginning and never ends: ``prompt`` tokens are in its cache, and one more with every
+            step, unless it is ``held``.
+        held: its context does not grow: one of many chats at all stages, of which this is the mean.
+    """
+
+    arrival: float
+    prompt: int
+    output: int
+    group: str = "request"
+    priority: int = 0
+    prefix: tuple[int, ...] = ()
+    prefix_block: int = 16
+    standing: bool = False
+    held: bool = False
+
+
+class Source(Protocol):
+    """Where requests come from, in the order of their arrival."""
+
+    def next_arrival(self) -> float:
+        """Return when the next request is sent; infinity if none is known [s]."""
+
+    def take(self) -> Request:
+        """Return the next request and forget it."""
+
+    def ended(self, request: Request, time: float) -> None:
+        """Hear that a request got its last token at ``time`` (or was refused); the client may ask again."""
+
+
+class Listed:
+    """An open loop: requests that come when they come, whatever happens to the others.
+
+    Args:
+        requests: in any order; equal arrivals stay in theirs.
+    """
+
+    def __init__(self, requests: Iterable[Request]) -> None:
+        self._requests = sorted(requests, key=lambda request: request.arrival)
+        self._index = 0
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def next_arrival(self) -> float:
+        """Return when the next request is sent [s]."""
+        return self._requests[self._index].arrival if self._index < len(self._requests) else math.inf
+
+    def take(self) -> Request:
+        """Return the next request and forget it."""
+        self._index += 1
+        return self._requests[self._index - 1]
+
+    def ended(self, request: Request, time: float) -> None:
+        """Do nothing: nobody waits."""
+
+
+class ClosedLoop:
+    """Clients that each send their next request when their last answer ends.
+
+    Args:
+        clients: how many.
+        make: returns the request that is sent at a time, None when no more are to be sent.
+        think: time that a client takes between an answer and its next request [s].
+        ramp: over which the first requests are spread; 0 for all at once [s].
+    """
+
+    def __init__(
+        self, clients: int, make: Callable[[float], Request | None], think: float = 0, ramp: float = 0
+    ) -> None:
+        self._make, self._think = make, think
+        self._counter = itertools.count()
+        self._waiting: list[tuple[float, int, Request]] = []
+        for client in range(clients):
+            self._send(ramp * client / clients)
+
+    def next_arrival(self) -> float:
+        """Return when the next request is sent [s]."""
+        return self._waiting[0][0] if self._waiting else math.inf
+
+    def take(self) -> Request:
+        """Return the next request and forget it."""
+        return heapq.heappop(self._waiting)[2]
+
+    def ended(self, request: Request, time: float) -> None:
+        """Send the client's next request."""
+        self._send(time + self._think)
+
+    def _send(self, time: float) -> None:
+        if (request := self._make(time)) is not None:
+            heapq.heappush(self._waiting, (request.arrival, next(self._counter), request))

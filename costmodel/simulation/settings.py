@@ -1,0 +1,57 @@
+"""How the simulated server is set: the flags of vLLM that decide who is scheduled, and what other schedulers do instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Scheduler = Literal["vllm", "prefill-first", "separate", "sarathi"]
+SCHEDULERS: tuple[str, ...] = get_args(Scheduler)
+Policy = Literal["fcfs", "priority"]
+POLICIES: tuple[str, ...] = get_args(Policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One engine.
+
+    Attributes:
+        token_budget: ``max_num_batched_tokens``, tokens per step at most.
+        max_num_seqs: requests that run at once.
+        kv_blocks: ``num_gpu_blocks``, the null block that vLLM keeps for itself included; None for memory without end.
+        block_tokens: tokens of one KV block.
+        max_model_len: longest sequence [tokens]; None for no limit.
+        chunked_prefill: prompts that do not fit into the budget go in chunks; otherwise they wait until they fit whole.
+        long_prefill_token_threshold: most tokens of one prompt per step beside other requests; 0 for no limit.
+        prefix_caching: full blocks stay until they are needed, and a prompt that begins with them skips them.
+        asynchronous: ``async_scheduling``: a step is scheduled while the one before it runs.
+        policy: who goes first among those who wait, and last out of memory.
+        reserve_full_prompt: ``scheduler_reserve_full_isl``: a prompt is admitted only if all of it fits into free blocks.
+        watermark: share of all blocks that must stay free when a request is admitted beside others.
+        scheduler: ``vllm`` (V1), ``sarathi`` (decodes first, then chunks up to the budget), ``prefill-first`` (steps of whole prompts as
+            long as any wait, and of decodes otherwise) or ``separate`` (the two kinds of steps in turns).
+    """
+
+    token_budget: int
+    max_num_seqs: int = 1024
+    kv_blocks: int | None = None
+    block_tokens: int = 16
+    max_model_len: int | None = None
+    chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    prefix_caching: bool = True
+    asynchronous: bool = True
+    policy: Policy = "fcfs"
+    reserve_full_prompt: bool = True
+    watermark: float = 0.0
+    scheduler: Scheduler = "vllm"
+
+    @property
+    def usable_blocks(self) -> int | None:
+        """Blocks that requests can have: all but the null block."""
+        return None if self.kv_blocks is None else self.kv_blocks - 1
+
+    @property
+    def watermark_blocks(self) -> int:
+        """Blocks that must stay free when a request is admitted beside others."""
+        return 0 if self.kv_blocks is None else int(self.watermark * self.kv_blocks)
