@@ -1,0 +1,98 @@
+"""What is counted while a simulation runs: every gap between two tokens, as segments of steps that differ by a formula, and every request."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from costmodel.simulation.requests import Request
+
+MOST_SAMPLES = 8192
+"""Points of the state over time that are kept; beyond, every other one is dropped."""
+
+
+@dataclass(slots=True)
+class Served:
+    """One request's way through the server. All times in seconds; NaN for what did not happen."""
+
+    request: Request
+    scheduled: float = math.nan
+    """Its first token of prefill began."""
+    first: float = math.nan
+    """End of the step that gave its first token."""
+    last: float = math.nan
+    """End of the step that gave its latest token."""
+    tokens: int = 0
+    """Tokens that it got."""
+    done: bool = False
+    preemptions: int = 0
+    cached: int = 0
+    """Prompt tokens that were in the prefix cache when it was first scheduled."""
+    refused: str = ""
+    """Why the engine did not take it, "" if it did."""
+
+
+@dataclass(slots=True)
+class MixedStep:
+    """A step with prefill. Times in seconds."""
+
+    end: float
+    duration: float
+    decodes: int
+    """Sequences that waited for it."""
+    chunks: tuple[tuple[int, int], ...]
+    """Index of the request and tokens, for every prompt in it."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Everything that a simulation counts.
+
+    Gaps are those between two tokens of one request: ``gaps`` one by one with how many requests saw them, ``segments`` as runs of decode
+    steps (sequences that count, sequences, KV sums of the first step, growth of the sums, steps).
+    """
+
+    measured: str | None = None
+    """Group whose gaps count; None for all."""
+    keep_steps: bool = False
+    """Keep every step with prefill."""
+    served: list[Served] = field(default_factory=list)
+    gaps: dict[float, int] = field(default_factory=dict)
+    segments: list[tuple[int, int, tuple[float, ...], tuple[float, ...], int]] = field(default_factory=list)
+    mixed_steps: list[MixedStep] = field(default_factory=list)
+    samples: list[tuple[float, int, int, int]] = field(default_factory=list)
+    """(time [s], running, waiting, used blocks)."""
+    steps: int = 0
+    events: int = 0
+    """Steps that were not run as part of a segment."""
+    preemptions: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    end: float = 0.0
+    """When the last step ended [s]."""
+    busy: float = 0.0
+    """Time that steps took [s]."""
+    _stride: int = 1
+    _seen: int = 0
+
+    def counts(self, request: Request) -> bool:
+        """Tell whether a request's gaps count."""
+        return self.measured is None or request.group == self.measured
+
+    def gap(self, seconds: float, weight: int = 1) -> None:
+        """Count a gap that ``weight`` requests saw."""
+        self.gaps[seconds] = self.gaps.get(seconds, 0) + weight
+
+    def refuse(self, request: Request, reason: str) -> None:
+        """Count a request that the engine does not take."""
+        self.served.append(Served(request, refused=reason))
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
+    def sample(self, time: float, running: int, waiting: int, used: int) -> None:
+        """Note the state of the engine."""
+        self._seen += 1
+        if self._seen % self._stride:
+            return
+        self.samples.append((time, running, waiting, used))
+        if len(self.samples) > MOST_SAMPLES:
+            del self.samples[::2]
+            self._stride *= 2
