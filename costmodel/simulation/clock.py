@@ -32,7 +32,14 @@ class Clock(Protocol):
         """Return the time of a step with prefill ``chunks`` (tokens, cached before) beside decoding sequences [s]."""
 
     def run(
-        self, now: float, decodes: int, reads: list[float], growth: Sequence[float], steps: int, until: float, lag: float
+        self,
+        now: float,
+        decodes: int,
+        reads: list[float],
+        growth: Sequence[float],
+        steps: int,
+        until: float,
+        lag: float,
     ) -> tuple[float, float, int]:
         """Run up to ``steps`` decode steps, with ``reads`` (changed in place) growing by ``growth`` from one to the next.
 
@@ -66,6 +73,7 @@ class StepClock:
         self._prepare, self._decode, self._run, self._run_lagging = _decode_functions(parameters, self.windows)
         self._prepared: dict[int, tuple[float, ...]] = {}
         self._mixed: dict[tuple[int, bool], Callable[..., float]] = {}
+        self._fewest = FEWEST_IN_CLOSED_FORM
 
     def decode(self, decodes: int, reads: Sequence[float]) -> float:
         """Return the time of a step of ``decodes`` ≥ 1 decoding sequences and nothing else [s]."""
@@ -86,15 +94,23 @@ class StepClock:
         return made(*sizes, decodes, *reads) if decodes else made(*sizes)
 
     def run(
-        self, now: float, decodes: int, reads: list[float], growth: Sequence[float], steps: int, until: float, lag: float
+        self,
+        now: float,
+        decodes: int,
+        reads: list[float],
+        growth: Sequence[float],
+        steps: int,
+        until: float,
+        lag: float,
     ) -> tuple[float, float, int]:
         """Run up to ``steps`` decode steps; see :meth:`Clock.run`."""
         prepared = self._prepared.get(decodes) or self._prepare_for(decodes)
         lagging = lag == lag
-        if steps >= FEWEST_IN_CLOSED_FORM or not any(growth):
+        if steps >= self._fewest or not any(growth):
             found = self._affine(prepared, reads, growth, steps)
             if found is not None:
                 return _affine_run(now, *found, reads, growth, steps, until, lag)
+            self._fewest = FEWEST_IF_CURVED
         if lagging:
             now, lag, done, *reads[:] = self._run_lagging(now, steps, until, lag, prepared, *reads, *growth)
         else:
@@ -131,6 +147,8 @@ class StepClock:
 
 FEWEST_IN_CLOSED_FORM = 16
 """Fewer steps than this are sooner run one by one."""
+FEWEST_IF_CURVED = 256
+"""The same once step times have been seen that do not lie on a line."""
 SAME = 1e-14
 """Relative difference of step times that is rounding."""
 
@@ -159,7 +177,14 @@ class FixedClock:
         return max(self._decode, self._per_token * sum(tokens for tokens, _ in chunks))
 
     def run(
-        self, now: float, decodes: int, reads: list[float], growth: Sequence[float], steps: int, until: float, lag: float
+        self,
+        now: float,
+        decodes: int,
+        reads: list[float],
+        growth: Sequence[float],
+        steps: int,
+        until: float,
+        lag: float,
     ) -> tuple[float, float, int]:
         """Run decode steps; see :meth:`Clock.run`."""
         return _affine_run(now, self._decode, 0.0, reads, growth, steps, until, lag)

@@ -111,7 +111,12 @@ class JumpingEngine(Engine):
         while True:
             self.receive()
             if self.running or self.waiting:
-                if len(queue) == 1 and self._quiet() and self._nothing_to_read(queue[0]) and (steps := self._horizon()) > 1:
+                if (
+                    len(queue) == 1
+                    and self._quiet()
+                    and self._nothing_to_read(queue[0])
+                    and (steps := self._horizon()) > 1
+                ):
                     self._count(queue.popleft())
                     end, scheduled, done = self._jump(self.last_end, self.now, steps)
                     if not done:
@@ -174,7 +179,9 @@ class JumpingEngine(Engine):
 
     def _jump(self, start: float, scheduled: float, steps: int) -> tuple[float, float, int]:
         """Run up to ``steps`` steps of the flock; return their end, when the next one is scheduled, and how many were run."""
-        until = math.inf if self.waiting else self.source.next_arrival() + self.delay
+        until = self.until
+        if not self.waiting:
+            until = min(until, self.source.next_arrival() + self.delay)
         size = self.size + self.held
         reads, growth = self._reads(), self._growth()
         first = tuple(reads)
@@ -186,7 +193,7 @@ class JumpingEngine(Engine):
         tally = self.tally
         counted = done - self.settings.asynchronous  # the last step is read later
         if counted and (weight := self.counting + self.held_counting):
-            tally.segments.append((weight, size, first, tuple(growth), counted))
+            tally.segments.extend((weight, size, counted, *first, *growth))
         tally.steps += done
         tally.events += 1
         tally.end, tally.busy = end, tally.busy + end - start
@@ -265,9 +272,9 @@ class JumpingEngine(Engine):
             batch.leaving = self._leavers()
         self.last_end, self.under_way = batch.end, batch
         tally = self.tally
-        tally.steps += 1
-        tally.events += 1
         if batch.end <= self.until:
+            tally.steps += 1
+            tally.events += 1
             tally.end, tally.busy = batch.end, tally.busy + duration
             if chunks and tally.keep_steps:
                 prompts = tuple((state.serial, tokens) for state, tokens, _ in batch.entries if tokens > 1)
@@ -461,6 +468,7 @@ class JumpingEngine(Engine):
             state.served.last = self.under_way.before
             self.under_way.entries.append((state, 1, state.computed - 1))
             self.under_way.sampled.append(True)
+
 
 @dataclass(slots=True)
 class Window:

@@ -25,6 +25,7 @@ class Request:
         standing: a stream that is there from the beginning and never ends: ``prompt`` tokens are in its cache, and one more with every
             step, unless it is ``held``.
         held: its context does not grow: one of many chats at all stages, of which this is the mean.
+        prefilled: its prompt was prefilled elsewhere: when its first token was given there; None for an ordinary request [s].
     """
 
     arrival: float
@@ -36,6 +37,7 @@ class Request:
     prefix_block: int = 16
     standing: bool = False
     held: bool = False
+    prefilled: float | None = None
 
 
 class Source(Protocol):

@@ -115,6 +115,9 @@ class Engine:
             self._run_ahead()
         else:
             self._run_in_turns()
+        if self.until < math.inf:  # who came while the last steps ran
+            self.now = max(self.now, self.until)
+            self.receive()
         return self.tally
 
     def _run_in_turns(self) -> None:
@@ -202,6 +205,10 @@ class Engine:
         output = ENDLESS if request.standing else min(request.output, self.longest - request.prompt)
         state = State(request, served, self.serials, output, self._prefix(request))
         self.serials += 1
+        if request.prefilled is not None:
+            state.known, state.given = request.prompt + 1, 1
+            served.first = served.last = request.prefilled
+            served.tokens = 1
         if not request.standing:
             self.waiting.push(state)
             return
@@ -246,9 +253,9 @@ class Engine:
         duration = clock.mixed(chunks, decodes, reads) if chunks else clock.decode(decodes, reads)
         batch.end = time + duration
         tally = self.tally
-        tally.steps += 1
-        tally.events += 1
         if batch.end <= self.until:
+            tally.steps += 1
+            tally.events += 1
             tally.end, tally.busy = batch.end, tally.busy + duration
             if chunks and tally.keep_steps:
                 prompts = tuple((state.serial, tokens) for state, tokens, _ in batch.entries if tokens > 1)
@@ -353,6 +360,8 @@ class Engine:
                 continue
             hits, own = self._find(state) if settings.prefix_caching else ([], 0)
             cached = (len(hits) + own) * settings.block_tokens
+            if state.request.prefilled is not None and not state.served.preemptions:
+                hits, own, cached = [], 0, state.known - 1  # K and V have come with it
             tokens = state.known - cached
             if whole:
                 if tokens > budget and entries:
@@ -390,7 +399,7 @@ class Engine:
         batch = Batch([], [])
         ahead = self.settings.asynchronous
         for state, tokens in entries:
-            batch.entries.append((state, tokens, state.computed))
+            batch.entries.append((state, tokens, state.prompt if state.request.held else state.computed))
             state.computed += tokens
             state.in_flight += tokens
             sampled = state.computed >= state.known + state.placeholders

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from dataclasses import dataclass, field
 
 from costmodel.simulation.requests import Request
@@ -49,7 +50,8 @@ class Tally:
     """Everything that a simulation counts.
 
     Gaps are those between two tokens of one request: ``gaps`` one by one with how many requests saw them, ``segments`` as runs of decode
-    steps (sequences that count, sequences, KV sums of the first step, growth of the sums, steps).
+    steps. A segment is a row of numbers: sequences that count, sequences, steps, and the KV sums of its first step and their growth per
+    step, for each window.
     """
 
     measured: str | None = None
@@ -58,7 +60,7 @@ class Tally:
     """Keep every step with prefill."""
     served: list[Served] = field(default_factory=list)
     gaps: dict[float, int] = field(default_factory=dict)
-    segments: list[tuple[int, int, tuple[float, ...], tuple[float, ...], int]] = field(default_factory=list)
+    segments: array[float] = field(default_factory=lambda: array("d"))
     mixed_steps: list[MixedStep] = field(default_factory=list)
     samples: list[tuple[float, int, int, int]] = field(default_factory=list)
     """(time [s], running, waiting, used blocks)."""

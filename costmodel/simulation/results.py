@@ -1,0 +1,305 @@
+"""What users felt, from what a simulation counted: percentiles, stalls, goodput, as frozen documents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from costmodel.hardware.profile import Frozen
+from costmodel.simulation.quantiles import Gaps, nearest_rank
+from costmodel.simulation.tally import MixedStep, Served, Tally
+
+SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+"""Percentiles that are reported, as shares."""
+STALL_FACTOR = 3.0
+"""A gap of more than so many medians is a stall."""
+
+
+class Percentiles(Frozen):
+    """Weighted nearest-rank percentiles, the smallest x with F(x) ≥ q [s]."""
+
+    mean_s: float
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    p99_9_s: float = Field(alias="p99.9_s")
+    max_s: float
+
+
+class Stalls(Frozen):
+    """Gaps that a reader notices."""
+
+    factor: float
+    count: int
+    """Gaps of more than ``factor`` × the median gap."""
+    limit_s: float | None
+    over_limit: int | None
+    """Gaps of more than ``limit_s``."""
+
+
+class Goodput(Frozen):
+    """Requests that were served within every limit that was set."""
+
+    ttft_s: float | None
+    tpot_s: float | None
+    e2e_s: float | None
+    requests: int
+    share: float
+    """Of the requests that were sent and whose time is over: those done, those refused."""
+    requests_per_s: float
+
+
+class Requests(Frozen):
+    """What became of the requests."""
+
+    sent: int
+    done: int
+    unfinished: int
+    """Still under way or waiting at the end."""
+    refused: dict[str, int]
+    """By reason; the engine would not have taken them."""
+
+
+class Result(Frozen):
+    """One run. Latencies count from when a request is sent."""
+
+    gaps: int
+    """Gaps between two tokens of one request, pooled over all requests whose gaps count."""
+    gaps_per_stream: float | None = None
+    stalls: int
+    """Gaps of more than ``stall_detail.factor`` × the median gap."""
+    stall_detail: Stalls
+    itl: Percentiles | None
+    """Of the gaps."""
+    ttft: Percentiles | None
+    tpot: Percentiles | None
+    """(last token − first token)/(tokens − 1), per request of at least two tokens; of standing streams, their mean gap."""
+    queueing: Percentiles | None
+    """From being sent to being scheduled."""
+    e2e: Percentiles | None
+    requests: Requests
+    goodput: Goodput | None = None
+    duration_s: float
+    output_tokens: int
+    output_tokens_per_s: float
+    prompt_tokens: int
+    """Of the requests that got a first token."""
+    cached_prompt_tokens: int
+    """Of those, found in the prefix cache."""
+    preemptions: int
+    steps: int
+    busy_share: float
+    """Share of the time in which a step ran."""
+    running_max: int
+    waiting_max: int
+    kv_blocks: int | None
+    kv_blocks_max: int
+
+
+class SimulatedSpike(Frozen):
+    """The steps that carried one injected prompt."""
+
+    injected_s: float
+    """When it was sent."""
+    time_s: float
+    """Start of the first of its steps."""
+    height_s: float
+    """The longest of its steps."""
+    duration_s: float
+    """From the start of the first to the end of the last."""
+    steps: int
+    prompt_tokens: int
+    ttft_s: float | None
+
+
+class ServerInfo(Frozen):
+    """What was simulated."""
+
+    model: str | None
+    gpu: str | None
+    gpus: int
+    rung: Literal["fixed", "roofline", "calibrated"]
+    calibration: str | None
+    token_budget: int
+    max_num_seqs: int
+    kv_tokens: int | None
+    block_tokens: int
+    max_model_len: int | None
+    scheduler: str
+    policy: str
+    chunked_prefill: bool
+    long_prefill_token_threshold: int
+    prefix_caching: bool
+    asynchronous: bool
+    request_overhead_s: float
+
+
+class Simulation(Frozen):
+    """``costmodel.simulation/1``: ``baseline`` and ``injected`` of an interference experiment, or one ``result``."""
+
+    schema_: Literal["costmodel.simulation/1"] = Field(default="costmodel.simulation/1", alias="schema")
+    workload: dict[str, str | int | float | bool | None]
+    server: ServerInfo
+    baseline: Result | None = None
+    injected: Result | None = None
+    result: Result | None = None
+    spikes: tuple[SimulatedSpike, ...] = ()
+    interrupted: bool = False
+    """True if it was stopped before its end: the numbers are of what had happened until then."""
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def percentiles(values: Sequence[float]) -> Percentiles | None:
+    """Return the percentiles of a list of seconds; None of an empty one."""
+    if not len(values):
+        return None
+    p50, p90, p99, p999, most = nearest_rank(values, list(SHARES.values()))
+    mean = math.fsum(values) / len(values)
+    return Percentiles.model_validate(
+        {"mean_s": mean, "p50_s": p50, "p90_s": p90, "p99_s": p99, "p99.9_s": p999, "max_s": most}
+    )
+
+
+def gap_percentiles(gaps: Gaps) -> Percentiles | None:
+    """Return the percentiles of all gaps; None without any."""
+    if not gaps.count:
+        return None
+    p50, p90, p99, p999, most = gaps.quantiles(list(SHARES.values()))
+    return Percentiles.model_validate(
+        {"mean_s": gaps.mean(), "p50_s": p50, "p90_s": p90, "p99_s": p99, "p99.9_s": p999, "max_s": most}
+    )
+
+
+def make_result(
+    tallies: Sequence[Tally],
+    gaps: Gaps,
+    served: Sequence[Served],
+    duration: float,
+    kv_blocks: int | None,
+    limits: tuple[float | None, float | None, float | None] = (None, None, None),
+    stall_factor: float = STALL_FACTOR,
+    stall_limit: float | None = None,
+    streams: int = 0,
+) -> Result:
+    """Sum up a run.
+
+    Args:
+        tallies: of its engines.
+        gaps: of all of them.
+        served: its requests, those of one prompt in two pools joined; standing streams left out.
+        duration: of the run [s].
+        kv_blocks: that requests could have.
+        limits: on TTFT, TPOT and end-to-end latency for the goodput; None for no limit [s].
+        stall_factor, stall_limit: what counts as a stall [medians, s].
+        streams: standing streams whose gaps were counted.
+    """
+    itl = gap_percentiles(gaps)
+    started = [item for item in served if not math.isnan(item.first)]
+    done = [item for item in served if item.done]
+    tpot = [_tpot(item) for item in done if item.tokens > 1]
+    if streams and gaps.count:
+        tpot = [gaps.mean()] * streams
+    refused: dict[str, int] = {}
+    for item in served:
+        if item.refused:
+            refused[item.refused] = refused.get(item.refused, 0) + 1
+    tokens = gaps.count if streams else sum(item.tokens for item in served)
+    samples = [sample for tally in tallies for sample in tally.samples]
+    return Result(
+        gaps=gaps.count,
+        gaps_per_stream=gaps.count / streams if streams else None,
+        stalls=gaps.over(stall_factor * itl.p50_s) if itl else 0,
+        stall_detail=Stalls(
+            factor=stall_factor,
+            count=gaps.over(stall_factor * itl.p50_s) if itl else 0,
+            limit_s=stall_limit,
+            over_limit=None if stall_limit is None else gaps.over(stall_limit),
+        ),
+        itl=itl,
+        ttft=percentiles([item.first - item.request.arrival for item in started]),
+        tpot=percentiles(tpot),
+        queueing=percentiles(
+            [item.scheduled - item.request.arrival for item in served if not math.isnan(item.scheduled)]
+        ),
+        e2e=percentiles([item.last - item.request.arrival for item in done]),
+        requests=Requests(
+            sent=len(served),
+            done=len(done),
+            unfinished=len(served) - len(done) - sum(refused.values()),
+            refused=refused,
+        ),
+        goodput=_goodput(done, sum(refused.values()), limits, duration) if any(limits) else None,
+        duration_s=duration,
+        output_tokens=tokens,
+        output_tokens_per_s=tokens / duration if duration > 0 else 0.0,
+        prompt_tokens=sum(item.request.prompt for item in started),
+        cached_prompt_tokens=sum(item.cached for item in started),
+        preemptions=sum(tally.preemptions for tally in tallies),
+        steps=sum(tally.steps for tally in tallies),
+        busy_share=min(sum(tally.busy for tally in tallies) / (duration * len(tallies)), 1.0) if duration > 0 else 0.0,
+        running_max=max((running for _, running, _, _ in samples), default=0),
+        waiting_max=max((waiting for _, _, waiting, _ in samples), default=0),
+        kv_blocks=kv_blocks,
+        kv_blocks_max=max((used for _, _, _, used in samples), default=0),
+    )
+
+
+def _tpot(item: Served) -> float:
+    return (item.last - item.first) / (item.tokens - 1)
+
+
+def _goodput(
+    done: Sequence[Served], refused: int, limits: tuple[float | None, float | None, float | None], duration: float
+) -> Goodput:
+    good = 0
+    for item in done:
+        reached = (
+            item.first - item.request.arrival,
+            _tpot(item) if item.tokens > 1 else 0.0,
+            item.last - item.request.arrival,
+        )
+        good += all(limit is None or value <= limit for value, limit in zip(reached, limits, strict=True))
+    over = len(done) + refused
+    ttft, tpot, e2e = limits
+    return Goodput(
+        ttft_s=ttft,
+        tpot_s=tpot,
+        e2e_s=e2e,
+        requests=good,
+        share=good / over if over else 0.0,
+        requests_per_s=good / duration if duration > 0 else 0.0,
+    )
+
+
+def make_spikes(steps: Sequence[MixedStep], served: Sequence[Served]) -> tuple[SimulatedSpike, ...]:
+    """Return, for every injected prompt, the steps that carried it.
+
+    Args:
+        steps: all steps with prefill.
+        served: all requests in the order in which the engine took them, as the indices of ``steps`` count.
+    """
+    found = []
+    carried: dict[int, list[MixedStep]] = {}
+    for step in steps:
+        for serial, _ in step.chunks:
+            carried.setdefault(serial, []).append(step)
+    taken = [item for item in served if not item.refused]
+    for serial, own in sorted(carried.items()):
+        item = taken[serial]
+        start = own[0].end - own[0].duration
+        found.append(
+            SimulatedSpike(
+                injected_s=item.request.arrival,
+                time_s=start,
+                height_s=max(step.duration for step in own),
+                duration_s=own[-1].end - start,
+                steps=len(own),
+                prompt_tokens=item.request.prompt,
+                ttft_s=None if math.isnan(item.first) else item.first - item.request.arrival,
+            )
+        )
+    return tuple(found)

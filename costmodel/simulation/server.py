@@ -1,0 +1,246 @@
+"""From names and flags to a simulated server: its clock, its settings, and what has to be said about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypedDict
+
+from costmodel.building import build_parameters
+from costmodel.calibrations import choose_calibration
+from costmodel.certainty import request_overheads
+from costmodel.checks import choice, positive, whole
+from costmodel.deployment import Deployment, deploy
+from costmodel.engine import default_max_num_seqs, default_token_budget
+from costmodel.equations.rates import CalibratedRates
+from costmodel.hardware.calibration import Calibration
+from costmodel.hardware.errors import InputError, shown
+from costmodel.memory import memory_of
+from costmodel.simulation.clock import Clock, FixedClock, StepClock
+from costmodel.simulation.results import ServerInfo
+from costmodel.simulation.settings import POLICIES, SCHEDULERS, Settings
+
+SimulatedRung = Literal["roofline", "calibrated"]
+
+
+class ServerOptions(TypedDict, total=False):
+    """How the simulated server is built and set; what is left out is as ``vllm serve`` would have it."""
+
+    gpu: str
+    model: str
+    tp: int
+    ep: int
+    dtype: str | None
+    kv_dtype: str | None
+    compute_dtype: str | None
+    engine: str
+    calibration: str | Path | Calibration | None
+    assume_efficiency: bool
+    rung: SimulatedRung | None
+    """None for calibrated where there is a calibration, else roofline."""
+    decode_s: float | None
+    """Fixed time of a decode step, instead of model and GPU; with ``prefill_s`` [s]."""
+    prefill_s: float | None
+    """Fixed time of a step with a whole prompt [s]."""
+    chunk: int | str | None
+    """``max_num_batched_tokens``; ``"engine"`` for vLLM's default on this GPU."""
+    max_num_seqs: int | None
+    kv_tokens: int | None
+    """Tokens that the KV cache holds; None for what the GPU's memory leaves."""
+    block_tokens: int
+    max_model_len: int | None
+    """None for the model's own, or what fits into the KV cache."""
+    chunked_prefill: bool
+    long_prefill_token_threshold: int
+    prefix_caching: bool
+    asynchronous: bool
+    policy: str
+    reserve_full_prompt: bool
+    watermark: float
+    scheduler: str
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that can be simulated.
+
+    Attributes:
+        clock: how long its steps take.
+        settings: its flags.
+        delay: time of a request outside the steps, before the engine has it [s].
+        info: what is told of it.
+        deployment: model and GPUs; None with fixed step times.
+        notes, warnings: what has to be said.
+    """
+
+    clock: Clock
+    settings: Settings
+    delay: float
+    info: ServerInfo
+    deployment: Deployment | None
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def make_server(options: ServerOptions, prompt: int, budget: int | None, unlimited_if_small: int = 0) -> Server:
+    """Build a server.
+
+    Args:
+        options: what the user set.
+        prompt: tokens of the prompt that ``prefill_s`` is the time of.
+        budget: token budget where the options say nothing; None for vLLM's default [tokens].
+        unlimited_if_small: tokens that the KV cache must hold, or else it is taken to be unlimited, and a warning says so.
+
+    Raises:
+        InputError: an option is out of range, or they contradict each other.
+    """
+    scheduler = choice(options.get("scheduler", "vllm"), SCHEDULERS, "scheduler")
+    policy = choice(options.get("policy", "fcfs"), POLICIES, "policy")
+    decode, prefill = options.get("decode_s"), options.get("prefill_s")
+    if (decode is None) != (prefill is None):
+        raise InputError(
+            "decode-ms and prefill-ms go together: the time of a decode step, and of a step with the prompt"
+        )
+    deployment: Deployment | None = None
+    warnings: list[str] = []
+    notes: list[str] = []
+    clock: Clock
+    if decode is not None and prefill is not None:
+        clock, delay, rung, calibration = (
+            FixedClock(positive(decode, "decode-ms"), positive(prefill, "prefill-ms"), prompt),
+            0.0,
+            "fixed",
+            None,
+        )
+    else:
+        deployment = deploy(
+            options.get("model", "Llama-3.1-8B"),
+            options.get("gpu", "h100"),
+            tp=options.get("tp", 1),
+            ep=options.get("ep", 1),
+            dtype=options.get("dtype"),
+            kv_dtype=options.get("kv_dtype"),
+            compute_dtype=options.get("compute_dtype"),
+        )
+        notes += deployment.notes
+        fitted = None
+        if options.get("rung") != "roofline":
+            fitted = choose_calibration(
+                options.get("calibration"),
+                deployment,
+                options.get("engine", "vllm"),
+                options.get("assume_efficiency", False),
+            )
+        if fitted is None and options.get("rung") == "calibrated":
+            raise InputError(
+                f"no calibration of {deployment.gpu}; give one (--calibration FILE) or take --rung roofline"
+            )
+        if fitted is None:
+            warnings.append("no calibration in use: steps at datasheet rates, a floor; measured ones take longer")
+        rates = CalibratedRates(fitted) if fitted else None
+        clock = StepClock(build_parameters(deployment, rates))
+        delay, rung = request_overheads(fitted)[0], "calibrated" if fitted else "roofline"
+        calibration = fitted.name if fitted else None
+    settings = _settings(options, deployment, budget, scheduler, policy)
+    settings, more = _memory(options, deployment, settings, unlimited_if_small)
+    warnings += more
+    info = ServerInfo(
+        model=deployment.architecture.name if deployment else None,
+        gpu=deployment.profile.name if deployment else None,
+        gpus=deployment.gpus if deployment else 1,
+        rung=rung,  # type: ignore[arg-type]
+        calibration=calibration,
+        token_budget=settings.token_budget,
+        max_num_seqs=settings.max_num_seqs,
+        kv_tokens=None if settings.usable_blocks is None else settings.usable_blocks * settings.block_tokens,
+        block_tokens=settings.block_tokens,
+        max_model_len=settings.max_model_len,
+        scheduler=settings.scheduler,
+        policy=settings.policy,
+        chunked_prefill=settings.chunked_prefill,
+        long_prefill_token_threshold=settings.long_prefill_token_threshold,
+        prefix_caching=settings.prefix_caching,
+        asynchronous=settings.asynchronous,
+        request_overhead_s=delay,
+    )
+    return Server(clock, settings, delay, info, deployment, tuple(notes), tuple(warnings))
+
+
+SARATHI_BUDGET = 512
+"""Token budget of the Sarathi-style scheduler where none is given: the chunk size of the paper's figures (Agrawal et al., OSDI '24)."""
+
+
+def _settings(
+    options: ServerOptions, deployment: Deployment | None, budget: int | None, scheduler: str, policy: str
+) -> Settings:
+    chunk = options.get("chunk")
+    if isinstance(chunk, str) and chunk != "engine":
+        raise InputError(f"chunk must be a whole number or 'engine', not {shown(chunk)}")
+    if chunk is None and scheduler == "sarathi":
+        chunk = SARATHI_BUDGET
+    if chunk is None and budget is not None:
+        chunk = budget
+    if chunk is None or isinstance(chunk, str):
+        chunk = default_token_budget(deployment) if deployment else FIXED_BUDGET
+    seqs = options.get("max_num_seqs")
+    if seqs is None:
+        seqs = default_max_num_seqs(deployment) if deployment else FIXED_SEQS
+        seqs = min(seqs, chunk) if isinstance(chunk, int) else seqs
+    watermark = options.get("watermark", 0.0)
+    if not isinstance(watermark, (int, float)) or not 0 <= watermark < 1:
+        raise InputError(f"watermark must be a share of the KV cache from 0 to below 1, not {shown(watermark)}")
+    settings = Settings(
+        token_budget=whole(chunk, "chunk", 1),
+        max_num_seqs=whole(seqs, "max-num-seqs", 1, 1_000_000),
+        block_tokens=whole(options.get("block_tokens", 16), "block-size", 1, 65536),
+        chunked_prefill=bool(options.get("chunked_prefill", True)),
+        long_prefill_token_threshold=whole(
+            options.get("long_prefill_token_threshold", 0), "long-prefill-token-threshold"
+        ),
+        prefix_caching=bool(options.get("prefix_caching", True)),
+        asynchronous=bool(options.get("asynchronous", True)),
+        policy=policy,  # type: ignore[arg-type]
+        reserve_full_prompt=bool(options.get("reserve_full_prompt", True)),
+        watermark=float(watermark),
+        scheduler=scheduler,  # type: ignore[arg-type]
+    )
+    if scheduler in ("vllm", "sarathi") and settings.token_budget < settings.max_num_seqs:
+        raise InputError(
+            f"a token budget of {settings.token_budget} is less than {settings.max_num_seqs} sequences that each take a token of it; "
+            f"use --chunk {settings.max_num_seqs} or more, or --max-num-seqs {settings.token_budget} or fewer"
+        )
+    return settings
+
+
+FIXED_BUDGET, FIXED_SEQS = 8192, 1024
+"""Token budget and sequences with fixed step times: vLLM's defaults on an 80 GB part."""
+
+
+def _memory(
+    options: ServerOptions, deployment: Deployment | None, settings: Settings, needed: int
+) -> tuple[Settings, list[str]]:
+    """Return the settings with the size of the KV cache and of the longest sequence, and warnings."""
+    warnings = []
+    given, longest = options.get("kv_tokens"), options.get("max_model_len")
+    blocks: int | None = None
+    if given is not None:
+        blocks = whole(given, "kv-tokens", 1, 10**12) // settings.block_tokens + 1
+    elif deployment is not None:
+        memory = memory_of(deployment, 1, 1, 1, 1, settings.token_budget)
+        if memory.kv_available_bytes <= 0:
+            warnings.append(
+                "the weights leave no room for a KV cache: simulated as if memory had no end; use more GPUs (--tp)"
+            )
+        elif needed > memory.kv_tokens:
+            warnings.append(
+                f"does not fit: {needed:,} tokens of KV cache are needed, {memory.kv_tokens:,} are free; simulated as if they fitted"
+            )
+        else:
+            blocks = memory.kv_tokens // settings.block_tokens + 1
+    if longest is not None:
+        longest = whole(longest, "max-model-len", 1)
+    elif deployment is not None and not needed:
+        longest = deployment.architecture.max_positions or None
+        if not settings.chunked_prefill and longest is not None:
+            longest = min(longest, settings.token_budget)
+    return replace(settings, kv_blocks=blocks, max_model_len=longest), warnings

@@ -1,0 +1,390 @@
+"""``simulate_interference``, ``simulate_load``, ``simulate_trace``: what users feel, as frozen documents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Unpack
+
+from costmodel.checks import positive, whole
+from costmodel.hardware.errors import InputError
+from costmodel.simulation.jumping import JumpingEngine, can_jump
+from costmodel.simulation.pools import Pools, run_pools
+from costmodel.simulation.quantiles import Gaps
+from costmodel.simulation.requests import Listed, Source
+from costmodel.simulation.results import STALL_FACTOR, Result, Simulation, make_result, make_spikes
+from costmodel.simulation.server import Server, ServerOptions, make_server
+from costmodel.simulation.settings import Settings
+from costmodel.simulation.stepping import Engine
+from costmodel.simulation.tally import Served, Tally
+from costmodel.simulation.traces import read_trace
+from costmodel.simulation.workloads import closed_loop, gamma, interference
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One simulated run, with all that was counted."""
+
+    server: Server
+    tallies: tuple[Tally, ...]
+    served: tuple[Served, ...]
+    gaps: Gaps
+    result: Result
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A simulation: its document, and the runs that figures and tables are made of."""
+
+    document: Simulation
+    runs: tuple[Run, ...]
+    """Baseline and injected, or the one run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is good and what is not [s].
+
+    Attributes:
+        ttft, tpot, e2e: limits of a request that counts as goodput; None for no limit.
+        stall_factor: a gap of more than so many medians is a stall.
+        stall: a gap of more than so many seconds is counted as well; None for no such count.
+    """
+
+    ttft: float | None = None
+    tpot: float | None = None
+    e2e: float | None = None
+    stall_factor: float = STALL_FACTOR
+    stall: float | None = None
+
+    def checked(self) -> Limits:
+        """Return these limits, or raise :class:`InputError` if one is no number above zero."""
+        for name in ("ttft", "tpot", "e2e", "stall"):
+            if (value := getattr(self, name)) is not None:
+                positive(value, f"{name} limit")
+        positive(self.stall_factor, "stall factor")
+        return self
+
+
+def simulate_interference(
+    prompt: int = 8000,
+    streams: int = 32,
+    context: int = 500,
+    *,
+    every: float = 10.0,
+    first: float = 5.0,
+    duration: float = 40.0,
+    prompts: int = 1,
+    grow: bool = False,
+    injected_output: int = 1,
+    limits: Limits | None = None,
+    pools: Pools | None = None,
+    **server: Unpack[ServerOptions],
+) -> Simulation:
+    """Simulate the long-prompt experiment: streams that decode, with and without prompts that are injected among them.
+
+    Args:
+        prompt, prompts: tokens of an injected prompt, and how many come at once.
+        streams, context: sequences that decode from beginning to end, and tokens that each has in the KV cache.
+        every, first, duration: period and time of the first injection, end of the run [s].
+        grow: contexts grow by a token per step; otherwise each stream stands for chats at all stages, and its context is held.
+        injected_output: tokens of the answer to an injected prompt.
+        limits: what counts as a stall.
+        pools: GPUs for prefill and decode apart.
+        server: model, GPU and flags (:class:`~costmodel.simulation.server.ServerOptions`). The token budget is that of one step for
+            all, unless ``chunk`` is given; a step is scheduled when the one before it has ended, unless ``asynchronous``.
+
+    Returns:
+        The document ``costmodel.simulation/1`` with ``baseline``, ``injected`` and ``spikes``.
+
+    Raises:
+        InputError: a name, number or combination that cannot be.
+    """
+    return run_interference(
+        prompt, streams, context, every, first, duration, prompts, grow, injected_output, limits, pools, server
+    ).document
+
+
+def run_interference(
+    prompt: int,
+    streams: int,
+    context: int,
+    every: float,
+    first: float,
+    duration: float,
+    prompts: int,
+    grow: bool,
+    injected_output: int,
+    limits: Limits | None,
+    pools: Pools | None,
+    options: ServerOptions,
+) -> Simulated:
+    """Run :func:`simulate_interference`; return all that was counted."""
+    background, injected = interference(
+        streams, context, prompt, every, first, duration, prompts, grow, injected_output
+    )
+    limits = (limits or Limits()).checked()
+    options = ServerOptions(**{"asynchronous": False, "max_num_seqs": streams + 4096, **options})  # type: ignore[typeddict-item]
+    one_step = prompt * prompts + streams
+    needed = streams * (context + 1) + prompts * (prompt + injected_output)
+    options["max_num_seqs"] = min(options["max_num_seqs"] or one_step, _budget(options, one_step))
+    server = make_server(options, prompt, one_step, unlimited_if_small=needed)
+    if server.settings.token_budget <= streams:
+        raise InputError(
+            f"a token budget of {server.settings.token_budget} leaves no room for a prompt beside {streams} running streams "
+            f"(every stream takes one token of it); use at least {streams + 1}"
+        )
+    runs = []
+    for prompted in ([], injected):
+        run = _run(server, Listed([*background, *prompted]), limits, duration, "stream", streams, pools)
+        runs.append(run)
+        if run.interrupted:
+            break
+    last = runs[-1]
+    spikes = make_spikes(last.tallies[0].mixed_steps, last.tallies[0].served) if len(runs) > 1 else ()
+    document = Simulation(
+        workload={
+            "kind": "interference", "prompt_tokens": prompt, "prompts": prompts, "streams": streams, "context_tokens": context,
+            "every_s": every, "first_s": first, "duration_s": duration, "grow": grow, "injected_output_tokens": injected_output,
+        },
+        server=server.info,
+        baseline=runs[0].result,
+        injected=runs[1].result if len(runs) > 1 else None,
+        spikes=spikes,
+        interrupted=last.interrupted,
+        notes=server.notes,
+        warnings=server.warnings,
+    )  # fmt: skip
+    return Simulated(document, tuple(runs))
+
+
+def _budget(options: ServerOptions, one_step: int) -> int:
+    chunk = options.get("chunk")
+    return chunk if isinstance(chunk, int) and not isinstance(chunk, bool) and chunk > 0 else one_step
+
+
+def simulate_load(
+    clients: int | None = None,
+    *,
+    rate: float | None = None,
+    burstiness: float = 1.0,
+    requests: int | None = None,
+    duration: float | None = None,
+    prompt: int = 1024,
+    output: int = 1024,
+    spread: float = 0.0,
+    think: float = 0.0,
+    ramp: float = 0.0,
+    seed: int = 0,
+    limits: Limits | None = None,
+    pools: Pools | None = None,
+    **server: Unpack[ServerOptions],
+) -> Simulation:
+    """Simulate a load: ``clients`` that each wait for their answer (a closed loop), or requests at a ``rate``.
+
+    Args:
+        clients: that send their next request when their last answer ends; the first ones all at once.
+        rate: requests per second at random, instead of clients.
+        burstiness: 1 for a Poisson process; shape of the gamma distribution of the gaps otherwise, as in ``vllm bench serve``.
+        requests: in all; None for ten per client.
+        duration: of the arrivals at a rate, instead of a number of requests [s].
+        prompt, output, spread: lengths are uniform in [(1 − spread)·L, L] [tokens].
+        think, ramp: pause of a client before it asks again; time over which the clients begin [s].
+        seed: of lengths and arrivals.
+        limits: of the goodput, and of stalls.
+        pools: GPUs for prefill and decode apart.
+        server: model, GPU and flags (:class:`~costmodel.simulation.server.ServerOptions`).
+
+    Returns:
+        The document ``costmodel.simulation/1`` with ``result``.
+
+    Raises:
+        InputError: a name, number or combination that cannot be.
+    """
+    return run_load(
+        clients, rate, burstiness, requests, duration, prompt, output, spread, think, ramp, seed, limits, pools, server
+    ).document
+
+
+def run_load(
+    clients: int | None,
+    rate: float | None,
+    burstiness: float,
+    requests: int | None,
+    duration: float | None,
+    prompt: int,
+    output: int,
+    spread: float,
+    think: float,
+    ramp: float,
+    seed: int,
+    limits: Limits | None,
+    pools: Pools | None,
+    options: ServerOptions,
+) -> Simulated:
+    """Run :func:`simulate_load`; return all that was counted."""
+    if (clients is None) == (rate is None):
+        raise InputError("give either clients (a closed loop) or a rate (requests per second)")
+    limits = (limits or Limits()).checked()
+    source: Source
+    if clients is not None:
+        if pools is not None:
+            raise InputError("separate pools take arrivals at a rate or from a trace, not a closed loop of clients")
+        if duration is not None:
+            raise InputError("a closed loop ends after a number of requests, not after a duration")
+        clients = whole(clients, "clients", 1, 1_000_000)
+        requests = 10 * clients if requests is None else whole(requests, "requests", 1)
+        source = closed_loop(clients, requests, prompt, output, spread, seed, think, ramp)
+    else:
+        if requests is None and duration is None:
+            requests = DEFAULT_REQUESTS
+        source = gamma(
+            positive(rate, "rate"),
+            burstiness,
+            prompt,
+            output,
+            requests=requests,
+            duration=duration,
+            spread=spread,
+            seed=seed,
+        )
+    server = make_server(options, prompt, None)
+    run = _run(server, source, limits, math.inf, None, 0, pools)
+    document = Simulation(
+        workload={
+            "kind": "load", "clients": clients, "rate_per_s": rate, "burstiness": burstiness if rate is not None else None,
+            "requests": requests, "duration_s": duration, "prompt_tokens": prompt, "output_tokens": output, "spread": spread,
+            "think_s": think, "ramp_s": ramp, "seed": seed,
+        },
+        server=server.info,
+        result=run.result,
+        interrupted=run.interrupted,
+        notes=server.notes,
+        warnings=(*server.warnings, *_overload(run)),
+    )  # fmt: skip
+    return Simulated(document, (run,))
+
+
+DEFAULT_REQUESTS = 1000
+"""Requests at a rate where neither a number nor a duration is given."""
+
+
+def simulate_trace(
+    path: str | Path,
+    *,
+    form: str = "auto",
+    limit: int | None = None,
+    speed: float = 1.0,
+    limits: Limits | None = None,
+    pools: Pools | None = None,
+    **server: Unpack[ServerOptions],
+) -> Simulation:
+    """Simulate the requests of a trace (docs/traces.md).
+
+    Args:
+        path: of the trace.
+        form: its format; ``auto`` to find out.
+        limit: only so many requests, the first.
+        speed: arrivals come so many times faster.
+        limits: of the goodput, and of stalls.
+        pools: GPUs for prefill and decode apart.
+        server: model, GPU and flags (:class:`~costmodel.simulation.server.ServerOptions`).
+
+    Returns:
+        The document ``costmodel.simulation/1`` with ``result``.
+
+    Raises:
+        InputError: the trace cannot be read, or a name, number or combination that cannot be.
+    """
+    return run_trace(path, form, limit, speed, limits, pools, server).document
+
+
+def run_trace(
+    path: str | Path,
+    form: str,
+    limit: int | None,
+    speed: float,
+    limits: Limits | None,
+    pools: Pools | None,
+    options: ServerOptions,
+) -> Simulated:
+    """Run :func:`simulate_trace`; return all that was counted."""
+    trace = read_trace(path, form, limit=limit, speed=speed)
+    limits = (limits or Limits()).checked()
+    longest = max((request.prompt for request in trace.requests), default=1)
+    server = make_server(options, longest, None)
+    run = _run(server, Listed(trace.requests), limits, math.inf, None, 0, pools)
+    left_out = {reason: count for reason, count in trace.rejected.items() if count}
+    warnings = [f"{count:,} requests of the trace are left out: {reason}" for reason, count in left_out.items()]
+    document = Simulation(
+        workload={
+            "kind": "trace", "path": str(path), "form": trace.form, "requests": len(trace.requests), "speed": speed,
+            "left_out": sum(left_out.values()),
+        },
+        server=server.info,
+        result=run.result,
+        interrupted=run.interrupted,
+        notes=(*trace.notes, *server.notes),
+        warnings=(*server.warnings, *warnings, *_overload(run)),
+    )  # fmt: skip
+    return Simulated(document, (run,))
+
+
+def _overload(run: Run) -> Sequence[str]:
+    """Say where the server could not keep up: at the end of the arrivals, most of the requests were waiting."""
+    refused = run.result.requests.refused
+    return [f"{count:,} requests were refused: {reason}" for reason, count in refused.items()]
+
+
+EngineClass = Callable[..., Engine]
+
+
+def _run(
+    server: Server,
+    source: Source,
+    limits: Limits,
+    until: float,
+    measured: str | None,
+    streams: int,
+    pools: Pools | None,
+) -> Run:
+    """Run a source against a server. Ctrl-C ends the run where it is."""
+    interrupted = False
+    if pools is not None:
+        tallies, served, interrupted = run_pools(server, source, until, measured, pools, engine_for)
+    else:
+        tally = Tally(measured=measured, keep_steps=measured is not None)
+        engine = engine_for(server.settings)(
+            server.settings, server.clock, source, tally, delay=server.delay, until=until
+        )
+        try:
+            engine.run()
+        except KeyboardInterrupt:
+            interrupted = True
+        tallies, served = [tally], tally.served
+    end = max((tally.end for tally in tallies), default=0.0)
+    if until < math.inf and not interrupted:
+        end = until
+    gaps = Gaps(tallies, server.clock)
+    asked = [item for item in served if not item.request.standing]
+    blocks = server.settings.usable_blocks
+    result = make_result(
+        tallies,
+        gaps,
+        asked,
+        end,
+        blocks,
+        (limits.ttft, limits.tpot, limits.e2e),
+        limits.stall_factor,
+        limits.stall,
+        streams,
+    )
+    return Run(server, tuple(tallies), tuple(served), gaps, result, interrupted)
+
+
+def engine_for(settings: Settings) -> EngineClass:
+    """Return the engine for these settings: the one that jumps where it can."""
+    return JumpingEngine if can_jump(settings) else Engine
