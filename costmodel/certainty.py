@@ -96,15 +96,7 @@ def calibration_warnings(
     """Return what the calibrated rung does not rest on data for: missing operators, and variables outside the fitted ranges."""
     if rates is None:
         return ["no calibration in use: the roofline rung is a floor, measured steps take longer"]
-    found = list(rates.calibration.notes[:1]) if rates.calibration.assumed_from else []
-    left_out = [name for name in rates.missing if name.startswith(("elementwise", "overhead"))]
-    datasheet = [name for name in rates.missing if name not in left_out]
-    if datasheet:
-        found.append("not in the calibration, taken at datasheet rates: " + ", ".join(datasheet))
-    if left_out:
-        found.append("not in the calibration, left out, so that steps come out too short: " + ", ".join(left_out))
-    if rates.borrowed:
-        found.append("not in the calibration in their format: " + ", ".join(rates.borrowed))
+    found = rate_warnings(rates)
     outside: dict[str, list[str]] = {}
     for step, work in steps.items():
         for operator in step_operators(rungs["calibrated"], work):
@@ -116,6 +108,20 @@ def calibration_warnings(
                     what = f"{variable} = {shown[0]} in the {step} step, fitted on {shown[1]} to {shown[2]}"
                     outside.setdefault(what, []).append(operator.name)
     found += [f"outside the calibration: {what} ({', '.join(names)})" for what, names in outside.items()]
+    return found
+
+
+def rate_warnings(rates: CalibratedRates) -> list[str]:
+    """Return which of a deployment's rates were not fitted as such, whatever the workload: assumed, missing, borrowed."""
+    found = list(rates.calibration.notes[:1]) if rates.calibration.assumed_from else []
+    left_out = [name for name in rates.missing if name.startswith(("elementwise", "overhead"))]
+    datasheet = [name for name in rates.missing if name not in left_out]
+    if datasheet:
+        found.append("not in the calibration, taken at datasheet rates: " + ", ".join(datasheet))
+    if left_out:
+        found.append("not in the calibration, left out, so that steps come out too short: " + ", ".join(left_out))
+    if rates.borrowed:
+        found.append("not in the calibration in their format or kind: " + "; ".join(rates.borrowed))
     return found
 
 

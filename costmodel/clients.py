@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from costmodel.building import build_parameters, roofline_parameters
-from costmodel.certainty import find_calibration, request_overheads
+from costmodel.certainty import find_calibration, rate_warnings, request_overheads
 from costmodel.checks import positive, whole
 from costmodel.deployment import Deployment, deploy
 from costmodel.engine import GIB, default_max_num_seqs, default_token_budget
@@ -95,7 +95,8 @@ def closed_loop(
     if room < 1:
         raise InputError(f"a budget of {room + clients} tokens leaves no room for a prompt beside {clients} clients")
     fitted = find_calibration(calibration, deployment, engine)
-    parameters = build_parameters(deployment, CalibratedRates(fitted) if fitted else None)
+    rates = CalibratedRates(fitted) if fitted else None
+    parameters = build_parameters(deployment, rates)
     who = Clients(
         count=clients,
         output_tokens=output,
@@ -119,7 +120,7 @@ def closed_loop(
         output_tokens_per_s=clients * output / (loop.ttft + output * loop.tpot),
         intervals=_intervals(fitted, loop, deployment, prompt, output) if fitted else None,
         level=min((item.level for item in fitted.end_to_end.values()), default=None) if fitted else None,
-        warnings=tuple(_warnings(deployment, clients, prompt, output, room + clients, fitted)),
+        warnings=tuple(_warnings(deployment, clients, prompt, output, room + clients, rates)),
     )
 
 
@@ -143,9 +144,9 @@ def _intervals(
 
 
 def _warnings(
-    deployment: Deployment, clients: int, prompt: int, output: int, budget: int, fitted: Calibration | None
+    deployment: Deployment, clients: int, prompt: int, output: int, budget: int, rates: CalibratedRates | None
 ) -> Iterator[str]:
-    """Yield what the closed form leaves out for these clients: memory, places, and missing data."""
+    """Yield what the closed form leaves out for these clients: memory, places, and data that the rates do not rest on."""
     memory = memory_of(deployment, clients, prompt + output, prompt, 1, budget)
     if not memory.fits:
         yield (
@@ -154,8 +155,10 @@ def _warnings(
         )
     if clients > (places := default_max_num_seqs(deployment)):
         yield f"{clients} clients are more than the {places} sequences that a default server runs at once: prompts would queue"
-    if fitted is None:
+    if rates is None:
         yield "no calibration in use: at datasheet rates, a floor"
+    else:
+        yield from rate_warnings(rates)
 
 
 def _solve(parameters: Parameters, clients: Clients, prompt: int, room: int, fitted: Calibration | None) -> Loop:

@@ -179,7 +179,7 @@ OPERATORS: Final = {
 weights are stored in goes before the compute dtype, and that before none (``gemm.fp8-block``, ``gemm.fp8``, ``gemm``).
 
 Attention may carry ``kv-fp8`` in its place (an 8-bit KV cache), and then its kind of heads: ``decode_attention.bf16.d64.w128`` (dimension
-64, window 128) goes before ``decode_attention.bf16.d64``, and that before ``decode_attention.bf16``.
+64, window 128) goes before ``decode_attention.bf16.d64``, and that before ``decode_attention.bf16``. Latent attention is ``.mla``.
 """
 
 OTHER_FORMS: Final = {
