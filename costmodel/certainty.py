@@ -90,12 +90,8 @@ def _is_for(gpu: str, deployment: Deployment) -> bool:
     return gpu in gpu_names() and title(gpu) == deployment.profile.name
 
 
-def calibration_warnings(
-    rates: CalibratedRates | None, rungs: dict[str, Parameters], steps: Mapping[str, Work]
-) -> list[str]:
+def calibration_warnings(rates: CalibratedRates, rungs: dict[str, Parameters], steps: Mapping[str, Work]) -> list[str]:
     """Return what the calibrated rung does not rest on data for: missing operators, and variables outside the fitted ranges."""
-    if rates is None:
-        return ["no calibration in use: the roofline rung is a floor, measured steps take longer"]
     found = rate_warnings(rates)
     outside: dict[str, list[str]] = {}
     for step, work in steps.items():

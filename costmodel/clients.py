@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from costmodel.building import build_parameters, roofline_parameters
+from costmodel.calibrations import uncalibrated
 from costmodel.certainty import find_calibration, rate_warnings, request_overheads
 from costmodel.checks import positive, whole
 from costmodel.deployment import Deployment, deploy
@@ -120,7 +121,10 @@ def closed_loop(
         output_tokens_per_s=clients * output / (loop.ttft + output * loop.tpot),
         intervals=_intervals(fitted, loop, deployment, prompt, output) if fitted else None,
         level=min((item.level for item in fitted.end_to_end.values()), default=None) if fitted else None,
-        warnings=tuple(_warnings(deployment, clients, prompt, output, room + clients, rates)),
+        warnings=(
+            *_warnings(deployment, clients, prompt, output, room + clients),
+            *(rate_warnings(rates) if rates else [uncalibrated(deployment, engine, calibration)]),
+        ),
     )
 
 
@@ -143,10 +147,8 @@ def _intervals(
     return found
 
 
-def _warnings(
-    deployment: Deployment, clients: int, prompt: int, output: int, budget: int, rates: CalibratedRates | None
-) -> Iterator[str]:
-    """Yield what the closed form leaves out for these clients: memory, places, and data that the rates do not rest on."""
+def _warnings(deployment: Deployment, clients: int, prompt: int, output: int, budget: int) -> Iterator[str]:
+    """Yield what the closed form leaves out for these clients: memory and places."""
     memory = memory_of(deployment, clients, prompt + output, prompt, 1, budget)
     if not memory.fits:
         yield (
@@ -155,10 +157,6 @@ def _warnings(
         )
     if clients > (places := default_max_num_seqs(deployment)):
         yield f"{clients} clients are more than the {places} sequences that a default server runs at once: prompts would queue"
-    if rates is None:
-        yield "no calibration in use: at datasheet rates, a floor"
-    else:
-        yield from rate_warnings(rates)
 
 
 def _solve(parameters: Parameters, clients: Clients, prompt: int, room: int, fitted: Calibration | None) -> Loop:

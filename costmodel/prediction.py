@@ -8,7 +8,7 @@ from pathlib import Path
 
 from costmodel.architecture.counts import active_parameters, checkpoint_bytes, kv_bytes_per_token, total_parameters
 from costmodel.building import build_parameters, build_textbook, roofline_parameters
-from costmodel.calibrations import choose_calibration
+from costmodel.calibrations import choose_calibration, uncalibrated
 from costmodel.certainty import calibration_warnings, intervals, reported_steps
 from costmodel.checks import parameter_count
 from costmodel.deployment import Deployment, deploy
@@ -86,7 +86,7 @@ def predict(
         engine: ``vllm``, ``sglang`` or ``trtllm``: whose shipped calibration of this GPU is taken.
         calibration: fitted factors of this GPU instead: a file or a :class:`Calibration`; ``"none"`` for the roofline alone.
         assume_efficiency: for a part without a calibration, take the efficiencies of its nearest measured relative; the result says so
-            and has no intervals.
+            and has no intervals. A part without such a relative stays on the roofline. Not together with ``calibration``.
 
     Returns:
         The frozen document ``costmodel.prediction/1``; all times in seconds.
@@ -112,7 +112,11 @@ def predict(
     )
     server = _engine(deployment, load)
     steps = reported_steps(rung_parameters[headline], load) if fitted else {}
-    warnings = [*_warnings(deployment, load, spike, memory), *calibration_warnings(rates, rung_parameters, steps)]
+    warnings = _warnings(deployment, load, spike, memory)
+    if rates is not None:
+        warnings += calibration_warnings(rates, rung_parameters, steps)
+    else:
+        warnings.append(uncalibrated(deployment, engine, calibration, assume_efficiency))
     return Prediction(
         model=_model_info(deployment),
         gpu=GpuInfo(name=deployment.profile.name, profile=deployment.gpu, count=deployment.gpus),
