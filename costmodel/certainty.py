@@ -67,6 +67,11 @@ def find_calibration(
     return calibration
 
 
+def engine_of(calibration: Calibration | None, engine: str) -> str:
+    """Return the engine that an answer is for: the calibration's, where it names one that is known, else the one asked for."""
+    return calibration.engine if calibration and calibration.engine in ENGINES else engine
+
+
 def request_overheads(calibration: Calibration | None) -> tuple[float, float]:
     """Return the time of a request outside its steps [s], and the steps under way that its prompt waits for; (0, 0.5) if not fitted."""
     fitted = calibration.operators.get("request") if calibration else None

@@ -10,10 +10,10 @@ from pydantic import Field
 
 from costmodel.building import build_parameters, roofline_parameters
 from costmodel.calibrations import uncalibrated
-from costmodel.certainty import find_calibration, rate_warnings, request_overheads
+from costmodel.certainty import engine_of, find_calibration, rate_warnings, request_overheads
 from costmodel.checks import positive, whole
 from costmodel.deployment import Deployment, deploy
-from costmodel.engine import GIB, default_max_num_seqs, default_token_budget
+from costmodel.engine import GIB, default_max_num_seqs, default_token_budget, other_defaults
 from costmodel.equations.closed_loop import Clients, Loop, solve_loop
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
@@ -123,6 +123,7 @@ def closed_loop(
         level=min((item.level for item in fitted.end_to_end.values()), default=None) if fitted else None,
         warnings=(
             *_warnings(deployment, clients, prompt, output, room + clients),
+            *other_defaults(engine_of(fitted, engine)),
             *(rate_warnings(rates) if rates else [uncalibrated(deployment, engine, calibration)]),
         ),
     )
