@@ -1,6 +1,7 @@
 """The type of a calibration: fitted efficiencies and overheads of one GPU and engine. Datasheet numbers are never stored here.
 
-A calibration is a versioned map from operator to form and parameters. An operator that it does not name stays at datasheet rates.
+A calibration is a versioned map from operator to form and parameters. A kernel or link that it does not name stays at datasheet rates;
+elementwise kernels and overheads are left out.
 """
 
 from __future__ import annotations
