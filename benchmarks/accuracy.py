@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import end_to_end
@@ -21,7 +22,7 @@ import numpy as np
 from costmodel.errors import InputError
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.catalog import gpu_names, resolve_gpu
-from costmodel.validation.datasets.end_to_end import EndToEndRow
+from costmodel.validation.datasets.end_to_end import PRESETS, EndToEndRow
 from costmodel.validation.datasets.expert_rules import expert_rules
 from costmodel.validation.datasets.package import ENGINES
 from costmodel.validation.datasets.rules import all_reduce_rules, decode_rules, gemm_rules, prefill_rules
@@ -162,7 +163,8 @@ def rtx4090_text(folder: Path) -> str:
             "## RTX 4090: layers of Llama-3.1-8B, mixed steps included",
             "",
             "vLLM 0.19 layer timings of [LLMServingSim](https://github.com/casys-kaist/LLMServingSim), `costmodel fit --dataset rtx4090 "
-            "--data FOLDER`; errors on held-out shapes.",
+            "--data FOLDER`; errors on held-out shapes of one draw: [calibration.md](calibration.md) has the mean of five, which differs a "
+            "little.",
             "",
             "| what | rows | median | mean | p90 | bias |",
             "|---|--:|--:|--:|--:|--:|",
@@ -218,10 +220,25 @@ def _line(held_out: str, who: str, predicted: end_to_end.Predicted, loops: Loops
     return f"| {tpot.rows:,} | {held_out} | {who} | " + " | ".join(numbers) + " |"
 
 
+def stand_ins(families: Iterable[str]) -> str:
+    """Return which presets stand for measured models that have none of their own; empty where all have."""
+    named = {family: PRESETS[family] for family in sorted(set(families)) if family in PRESETS}
+    return " ".join(
+        f"{family} has no preset of its own: {preset} stands for it, {SAME[family]}."
+        for family, preset in named.items()
+    )
+
+
+SAME = {"MiniMax-M2.5": "whose config.json is the same", "Kimi-K2.5": "whose language model is the same"}
+"""Why a preset may stand for a model (``PRESETS`` of the data set)."""
+
+
 def _by_group(found: end_to_end.EndToEnd) -> str:
     """Return medians by engine, GPU and model under every split."""
     loops = found.loops
     lines = ["### By engine, GPU and model (median errors of TPOT / TTFT)", ""]
+    if text := stand_ins(row.family for row in loops.rows):
+        lines += [text, ""]
     lines += ["| | rows | random | GPU held out | model held out | aiconfigurator |", "|---|--:|--:|--:|--:|--:|"]
     for key in (lambda row: row.engine, lambda row: row.gpu, lambda row: row.family):
         values = np.array([key(row) for row in loops.rows])
@@ -295,7 +312,7 @@ def final_text(tested: list[tuple[str, end_to_end.Score, end_to_end.Score, int]]
         "Rows of these models were never fitted to, and no form or overhead was chosen by them. Latent attention has no "
         "fitted kernel: it runs at "
         "the rates of grouped attention, and a prediction says so. *Not predicted* are rows that the rules take or that "
-        "have no architecture here.",
+        "have no architecture here (GLM-5, Qwen3.5). " + stand_ins(family for family, *_ in tested),
         "",
         "| model | rows | TPOT median | p90 | bias | TTFT median | p90 | bias | not predicted |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
@@ -311,11 +328,10 @@ def final_text(tested: list[tuple[str, end_to_end.Score, end_to_end.Score, int]]
 
 def cases_text(file: Path) -> str:
     """Return the part of the page about published cases."""
-    import yaml
     from case_answers import finder
-    from cases import case_rows, summary
+    from cases import case_rows, read_cases, summary
 
-    rows = case_rows(yaml.safe_load(file.read_text(encoding="utf-8")), finder(None))
+    rows = case_rows(read_cases(file), finder(None))
     found = summary(rows)
     names = {
         "all": "all numbers",
@@ -325,7 +341,9 @@ def cases_text(file: Path) -> str:
     lines = [
         "## Published step times",
         "",
-        "`python benchmarks/cases.py` prints every number and the reason of each larger miss. "
+        "`python benchmarks/cases.py` prints every number and the reason of each larger miss. It needs the file of cases, "
+        "`cases/measured.yaml` in the folder that COSTMODEL_SHARED names or in `../shared`, which is not part of this repository "
+        "(`--cases FILE` takes another). "
         f"{found['predicted']} of {found['numbers']} numbers are predicted, the others refused with a reason.",
         "",
         "| | count | median error (goal 15 %) | within 25 % (goal 70 %) |",

@@ -16,6 +16,8 @@ from costmodel.validation.fitting.closed_loops import Loops
 
 ENGINES = {"vllm": "vLLM", "trtllm": "TensorRT-LLM", "sglang": "SGLang"}
 LOOKS = {"vllm": (style.BLUE, "o"), "trtllm": (style.ORANGE, "^"), "sglang": (style.BLACK, "x")}
+EDGE = 100
+"""Largest error that the figure of errors shows [%]; of bars beyond it, the end is written."""
 FOOT = "rows of aiconfigurator-core 0.12 that the fit did not see (random thirds) · python benchmarks/accuracy.py"
 
 
@@ -27,7 +29,8 @@ def draw_scatter(loops: Loops, predicted: Predicted, path: Path) -> None:
             np.median(np.abs(values / measured - 1))
             for values, measured in ((predicted.tpot, loops.tpot), (predicted.ttft, loops.ttft))
         ]
-        title = f"Predicted against measured: TPOT within {errors[0]:.0%} and TTFT within {errors[1]:.0%} for half of {len(loops):,} rows"
+        within = [f"{name} within {100 * error:.1f} %" for name, error in zip(("TPOT", "TTFT"), errors, strict=True)]
+        title = f"Predicted against measured: {' and '.join(within)} for half of {len(loops):,} rows"
         style.add_frame(figure, title, FOOT)
         axes = figure.subplots(1, 2)
         engines = np.array([row.engine for row in loops.rows])
@@ -90,7 +93,11 @@ def draw_errors(loops: Loops, predicted: Predicted, path: Path) -> None:
                 low, middle, high = np.quantile(error[chosen], [0.1, 0.5, 0.9])
                 ax.plot([low, high], [place, place], color=style.SKY, linewidth=5, solid_capstyle="butt")
                 ax.plot([middle], [place], marker="D", color=style.INK, markersize=6)
-            ax.set_xlim(-100, 100)
+                if high > EDGE:  # the bar goes on beyond the panel: say how far
+                    ax.text(
+                        EDGE + 1, place, f"▸ {high:+.0f}", ha="left", va="center", fontsize=11, color=style.INK, clip_on=False
+                    )  # fmt: skip
+            ax.set_xlim(-EDGE, EDGE)
             ax.set_xticks([-80, -40, 0, 40, 80], ["−80", "−40", "0", "+40", "+80"])
             ax.set_xlabel(f"error of predicted {name} (%)")
             ax.grid(True, axis="x")

@@ -6,7 +6,7 @@
 
 A case is turned into questions by rules that know kinds, units and the words of its keys, never its name (``case_questions.py``); a
 number that no rule understands is listed with the reason. Calibrations: the engine's of that part, else vLLM's, else those of the part's
-nearest relative (``assumed``), else the roofline.
+nearest relative (``assumed``), else the roofline. The file of cases is not part of the repository.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -26,6 +27,8 @@ from case_answers import FAR, Find, answer, finder, reason
 from case_names import RefusedError
 from case_questions import KINDS, ask
 from case_reading import readings
+
+from costmodel.errors import InputError
 
 GOAL_MEDIAN, GOAL_NEAR = 0.15, 0.70
 """Aims: median error, and share of numbers within 25 %."""
@@ -161,6 +164,25 @@ def default_file() -> Path:
     return (Path(folder) if folder else Path(__file__).parents[2] / "shared") / "cases" / "measured.yaml"
 
 
+def read_cases(file: Path) -> list[Mapping[str, Any]]:
+    """Read the YAML file of cases.
+
+    Raises:
+        InputError: it is not there, cannot be read, or is no list of cases.
+    """
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"no file of cases at {file}; name it with --cases FILE, or the folder that has cases/measured.yaml in COSTMODEL_SHARED"
+        ) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"cases {file}: cannot be read ({' '.join(str(error).split())})") from None
+    if not (isinstance(content, list) and all(isinstance(case, Mapping) for case in content)):
+        raise InputError(f"cases {file}: not a list of cases")
+    return content
+
+
 def main() -> None:
     """Print the table and the summary, or one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -168,7 +190,11 @@ def main() -> None:
     parser.add_argument("--calibrations", type=Path, help="folder of <gpu>-<engine>.toml, before the shipped ones")
     parser.add_argument("--json", action="store_true", help="print one document: costmodel.cases/1")
     chosen = parser.parse_args()
-    rows = case_rows(yaml.safe_load(chosen.cases.read_text(encoding="utf-8")), finder(chosen.calibrations))
+    try:
+        rows = case_rows(read_cases(chosen.cases), finder(chosen.calibrations))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
     found = summary(rows)
     if chosen.json:
         listed = [{**asdict(row), "error": row.error} for row in rows]

@@ -1,5 +1,7 @@
 """How fast costmodel answers: one run measures everything side by side and prints medians, ratios and targets.
 
+Calibrated lines take the shipped calibration of the H100 with vLLM, as ``costmodel.predict`` does by default.
+
     python benchmarks/speed.py                          # all; under a minute
     python benchmarks/speed.py --quick                  # fewer repeats: shows that it works
     python benchmarks/speed.py --peer-python PYTHON     # an interpreter that has aiconfigurator, if this one has not
@@ -32,11 +34,12 @@ import costmodel
 from costmodel.building import build_parameters
 from costmodel.equations.step import step_times
 from costmodel.equations.work import Chunk, Decodes, make_work
-from costmodel.hardware.calibration import FORMS, OPERATORS, Calibration
 
 STEPS = 1_000_000
+ROOFLINE: dict[str, Any] = {"calibration": "none"}
+"""Options of a prediction without a calibration; without options it takes the shipped one (H100, vLLM)."""
 BASELINE = "import numpy; from pydantic import BaseModel; import click"
-OUR_STEP = "one mixed step as floats, costmodel.step_times"
+OUR_STEP = "one mixed step as floats, costmodel.step_times, roofline"
 NOT_INSTALLED = 3
 
 
@@ -58,38 +61,6 @@ class Row:
         return "met" if self.value <= self.target else "missed"
 
 
-def synthetic_calibration() -> Calibration:
-    """Return a calibration in which every operator has its form and no parameter its default; the numbers are made up."""
-    made_up = {
-        "compute_efficiency": 0.8,
-        "bandwidth_efficiency": 0.85,
-        "launch_s": 4e-6,
-        "sharpness": 4.0,
-        "passes": 10.0,
-        "latency_s": 5e-6,
-        "latency_per_log2_s": 5e-7,
-        "imbalance": 1.1,
-        "per_layer_s": 1e-5,
-        "per_step_s": 1e-3,
-        "graph_multiple": 8.0,
-    }
-    operators = {
-        name: {"form": form, "parameters": {parameter: {"value": made_up[parameter]} for parameter in FORMS[form]}}
-        for name, form in OPERATORS.items()
-    }
-    provenance = {"data": "made up to time the equations", "rows": 1, "date": "2026-01-01", "command": "none"}
-    return Calibration.model_validate(
-        {
-            "schema": "costmodel.calibration/1",
-            "name": "synthetic",
-            "gpu": "h100-sxm",
-            "engine": "none",
-            "provenance": provenance,
-            "operators": operators,
-        }
-    )
-
-
 def cold_rows(pairs: int, folder: Path) -> list[Row]:
     """Time `costmodel predict --json` from a new process, in turns with the imports that any such tool needs."""
     ours, bare = costmodel_command(folder), Command("imports", (sys.executable, "-c", BASELINE), folder)
@@ -109,7 +80,7 @@ def costmodel_command(folder: Path) -> Command:
 
 def warm_rows(repeats: int) -> list[Row]:
     """Time single predictions inside this process."""
-    parameters, calibration = build_parameters(costmodel.deploy()), synthetic_calibration()
+    parameters = build_parameters(costmodel.deploy())
 
     def equations(number: int) -> object:
         chunks, decodes = [Chunk(float(prompt_tokens(number)))], [Decodes(32.0, 500.0)]
@@ -121,13 +92,13 @@ def warm_rows(repeats: int) -> list[Row]:
     def document(number: int, **options: Any) -> object:
         return costmodel.predict(prompt=prompt_tokens(number), **options)
 
-    fitted = {"calibration": calibration}
+    roofline_step, roofline_document = partial(step, **ROOFLINE), partial(document, **ROOFLINE)
     return [
-        Row("one mixed step as floats, equations", "µs", 1e6 * per_call(equations, repeats), 25.0),
-        Row(OUR_STEP, "µs", 1e6 * per_call(step, repeats), 25.0),
-        Row("the same, calibrated (synthetic)", "µs", 1e6 * per_call(partial(step, **fitted), repeats)),
-        Row("one document, costmodel.predict", "ms", 1e3 * per_call(document, repeats), 1.0),
-        Row("the same, calibrated (synthetic)", "ms", 1e3 * per_call(partial(document, **fitted), repeats)),
+        Row("one mixed step as floats, equations, roofline", "µs", 1e6 * per_call(equations, repeats), 25.0),
+        Row(OUR_STEP, "µs", 1e6 * per_call(roofline_step, repeats), 25.0),
+        Row("the same, calibrated", "µs", 1e6 * per_call(step, repeats)),
+        Row("one document, costmodel.predict, roofline", "ms", 1e3 * per_call(roofline_document, repeats), 1.0),
+        Row("the same, calibrated", "ms", 1e3 * per_call(document, repeats), 1.0),
     ]
 
 
@@ -141,10 +112,7 @@ def array_rows(repeats: int) -> list[Row]:
         "decode_context": random.integers(1, 16_384, STEPS),
     }
     rows = []
-    for name, target, options in (
-        ("roofline", 0.25, {}),
-        ("calibrated (synthetic)", 0.6, {"calibration": synthetic_calibration()}),
-    ):
+    for name, target, options in (("roofline", 0.25, ROOFLINE), ("calibrated", 0.6, {})):
         times = []
         for _ in range(repeats):
             start = time.perf_counter()

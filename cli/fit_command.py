@@ -23,7 +23,32 @@ if TYPE_CHECKING:
     from costmodel.validation.fitting.kernels import OperatorFit
 
 
-@click.command("fit")
+RULES = {
+    "silicon": ("batch is not concurrency", "TTFT over 10 s"),
+    "kernels": (
+        *(
+            "KV cache in L2",
+            "above the token budget",
+            "another kernel",
+            "balanced",
+            "below floor",
+            "eager",
+            "experts in L2",
+        ),
+        *("few tokens", "groups first", "huge messages", "narrow", "narrow experts", "not gated", "second kernel"),
+        *("several hosts", "short prompts", "weights in L2", "windows not full"),
+    ),
+    "rtx4090": ("above the token budget", "beyond the KV cache", "below floor"),
+}
+"""Rules that ``--without-rule`` takes, by dataset; ``silicon`` takes those of ``kernels`` as well. Named here, because their modules load
+NumPy, which the help does not need."""
+
+
+@click.command(
+    "fit",
+    epilog=f"Rules for --without-rule: {', '.join(RULES['kernels'])}; with `silicon` also {', '.join(RULES['silicon'])}; "
+    f"with `rtx4090`: {', '.join(RULES['rtx4090'])}. docs/accuracy.md has their reasons.",
+)
 @click.option(
     "--dataset",
     type=click.Choice(["silicon", "kernels", "rtx4090"]),
@@ -42,7 +67,10 @@ if TYPE_CHECKING:
     help="Engine that they were measured with.",
 )
 @click.option(
-    "--without-rule", "off", multiple=True, help="Switch off a rule of exclusion (may be given several times)."
+    "--without-rule",
+    "off",
+    multiple=True,
+    help="Switch off a rule of exclusion, of those below (may be given several times).",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Which shapes are held out.")
 @click.option(

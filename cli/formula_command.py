@@ -8,11 +8,20 @@ import click
 
 from costmodel.certainty import NO_CALIBRATION
 from costmodel.checks import positive
-from costmodel.cli.options import calibration_options, deployment_options, echo_json, load_options, single
+from costmodel.cli.options import (
+    calibration_options,
+    deployment_options,
+    echo_json,
+    load_options,
+    one_value_each,
+    single,
+)
 from costmodel.cli.text import milliseconds, significant, table
 from costmodel.deployment import deploy
 from costmodel.documents import FORMULA_NAMES, RUNG_NAMES, FormulaName, RungName
+from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import InputError, NoAnswerError
+from costmodel.hardware.shipped import shipped_calibrations
 from costmodel.solving import UNKNOWNS, Solution, solve
 
 if TYPE_CHECKING:
@@ -21,13 +30,18 @@ if TYPE_CHECKING:
 NAMES_OF_UNKNOWNS = {"prompt": "n", "streams": "D", "context": "c"}
 
 
-@click.command("formula", epilog="`formula decode --rung textbook` prints the lesson's formula.")
+@click.command(
+    "formula",
+    epilog="`formula decode --rung textbook` prints the lesson's formula, `formula decode --rung calibrated` the one with "
+    "fitted efficiencies and overheads.",
+)
 @click.argument("which", type=click.Choice(FORMULA_NAMES), default="spike")
 @click.option(
     "--rung",
     type=click.Choice(RUNG_NAMES),
     default=None,
-    help="Rung.  [default: roofline, or calibrated with --calibration or --engine]",
+    help="Rung.  [default: roofline, or calibrated with --calibration or --engine; with --solve calibrated where GPU and engine have a "
+    "calibration]",
 )
 @click.option("--latex", "form", flag_value="latex", help="Print LaTeX.")
 @click.option("--python", "form", flag_value="python", help="Print a Python function that stands on its own.")
@@ -46,6 +60,7 @@ NAMES_OF_UNKNOWNS = {"prompt": "n", "streams": "D", "context": "c"}
 @click.option("--spike-ms", type=float, default=None, help="Limit on the spike's height [ms].")
 @click.option("--decode-ms", type=float, default=None, help="Limit on the decode step [ms].")
 @click.option("--ratio", type=float, default=None, help="Limit on the spike in decode steps.")
+@one_value_each
 @load_options
 @deployment_options
 @click.option(
@@ -92,6 +107,14 @@ def command(
         click.echo(to_python(made) if form == "python" else to_javascript(made), nl=False)
     else:
         _print_formula(made, form == "latex", values)
+        if rung is None and made.rung == "roofline" and form is None and options["calibration"] is None:
+            _tell_of_calibrated(options["gpu"], options["engine"])
+
+
+def _tell_of_calibrated(gpu: str, engine: str) -> None:
+    """Say how to get the calibrated formula, where there is one."""
+    if (resolved := load_gpu(gpu)[1].name, engine) in shipped_calibrations():
+        click.echo(f"with the efficiencies and overheads fitted for {resolved} and {engine}: --rung calibrated")
 
 
 _LARGEST = r"\max_{(q,\,s)}"

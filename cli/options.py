@@ -29,12 +29,17 @@ else:
 
 
 class Values(ListType):
-    """One value or several, separated by commas."""
+    """One value or several, separated by commas.
+
+    Args:
+        kind: ``tokens``, ``whole``, ``text`` or ``chunk``.
+        several: whether the command takes several, which the help then shows; :func:`single` refuses them elsewhere.
+    """
 
     name = "value[,value…]"
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, several: bool = True) -> None:
+        self.kind, self.several = kind, several
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
         """Split and convert; the error names the option, the piece and the reason."""
@@ -55,7 +60,8 @@ class Values(ListType):
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         """Return what the help shows."""
-        return {"tokens": "TOKENS", "whole": "N", "text": "NAME", "chunk": "TOKENS|engine"}[self.kind] + "[,…]"
+        one = {"tokens": "TOKENS", "whole": "N", "text": "NAME", "chunk": "TOKENS|engine"}[self.kind]
+        return f"{one}[,…]" if self.several else one
 
     def _one(self, piece: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if self.kind == "text":
@@ -138,6 +144,14 @@ def deployment_options(command: Command) -> Command:
     return command
 
 
+def one_value_each(command: Command) -> Command:
+    """Let the help of a command whose options take one value each say so; goes above the options it is about."""
+    for option in getattr(command, "__click_params__", ()):
+        if isinstance(option.type, Values):
+            option.type = Values(option.type.kind, several=False)
+    return command
+
+
 def calibration_options(command: Command) -> Command:
     """Add the options that choose the fitted factors of the calibrated rung."""
     for option in reversed(
@@ -190,7 +204,8 @@ def load_options(command: Command) -> Command:
                 "--chunk",
                 type=Values("chunk"),
                 default=None,
-                help="Token budget per step (max_num_batched_tokens), or `engine` for vLLM's default.  [default: the prompt in one step]",
+                help="Token budget per step (max_num_batched_tokens), or `engine` for vLLM's default, whatever --engine is.  "
+                "[default: the prompt in one step]",
             ),
         )
     ):

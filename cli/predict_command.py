@@ -34,7 +34,7 @@ FIGURES = ("timeline", "heights", "breakdown", "roofline")
 @click.option(
     "--assume-efficiency",
     is_flag=True,
-    help="For a GPU without a calibration: the efficiencies of its nearest measured relative.",
+    help="For a GPU without a calibration: the efficiencies of its nearest measured relative, if there is one.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 @click.option("--plot", type=click.Path(), default=None, help="Draw a figure into this .png, .svg or .pdf.")

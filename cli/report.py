@@ -190,7 +190,7 @@ def _rungs(item: Prediction) -> str:
                 ("spike", bounds.spike_s),
             )
         )
-        text += f"\n\n  {bounds.level:.0%} intervals of the calibrated rung [ms]: {shown}"
+        text += f"\n\n  {100 * bounds.level:.0f} % intervals of the calibrated rung [ms]: {shown}"
     return text
 
 
@@ -228,6 +228,13 @@ def _first_token(item: Prediction) -> str:
 
 
 def _default_server(item: Prediction) -> str:
+    engine = item.engine
+    of_another = "" if engine.asked == "vllm" else f" Defaults of {engine.asked} are not known here."
+    return _default_vllm(item) + of_another
+
+
+def _default_vllm(item: Prediction) -> str:
+    """Say what a server with the defaults that are known would do."""
     engine = item.engine
     if item.workload.streams > engine.max_num_seqs:
         return (

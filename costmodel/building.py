@@ -22,7 +22,7 @@ from costmodel.deployment import Deployment
 from costmodel.dtypes import main_format
 from costmodel.equations.numerics import Value, total
 from costmodel.equations.parameters import AttentionKernel, ExpertGemm, Gemm, Parameters, Rate, Transfer
-from costmodel.equations.rates import DatasheetRates, RateSource
+from costmodel.equations.rates import LATENT, DatasheetRates, RateSource
 from costmodel.equations.textbook import Textbook
 from costmodel.equations.work import Window
 
@@ -234,12 +234,15 @@ USUAL_HEAD_DIM = 128
 def _fitted_kinds(deployment: Deployment, attention: Attention) -> list[str]:
     """Return by which names a fitted attention kernel is looked for, the closest first.
 
-    Heads of the same dimension count for more than the format of the cache, and that for more than the window.
+    Heads of the same dimension count for more than the format of the cache, and that for more than the window. Latent attention is a kind
+    of its own; where no kernel of it was fitted, it runs at the rates of grouped attention, and the rates say so.
     """
     dtype = deployment.attention_dtype
     formats = [f"kv-{deployment.kv_dtype}", dtype] if deployment.kv_dtype != deployment.activation_dtype else [dtype]
     dim = attention.fitted_head_dim or attention.head_dim
-    dims = [""] if attention.kind == "mla" or dim == USUAL_HEAD_DIM else [f".d{dim}", ""]
+    dims = [""] if dim == USUAL_HEAD_DIM else [f".d{dim}", ""]
+    if attention.kind == "mla":
+        dims = [LATENT, ""]
     windows = [""] if attention.window is None else [f".w{attention.window}", ""]
     return [fmt + dim + window for dim in dims for fmt in formats for window in windows]
 

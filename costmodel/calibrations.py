@@ -17,7 +17,7 @@ from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.catalog import gpu_names, load_gpu, title
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.profile import GpuProfile
-from costmodel.hardware.shipped import shipped_calibration
+from costmodel.hardware.shipped import shipped_calibration, shipped_calibrations
 
 GENERATIONS: Final = {
     "volta": 7.0,
@@ -65,13 +65,56 @@ def choose_calibration(
 ) -> Calibration | None:
     """Return what :func:`~costmodel.certainty.find_calibration` finds, else, where that is asked for, an assumed calibration.
 
+    None where there is nothing to assume either; :func:`uncalibrated` says so.
+
     Raises:
-        InputError: the calibration given cannot be used, or there is none to assume.
+        InputError: the calibration given cannot be used, or one is given and another is to be assumed.
     """
+    if given is not None and assume_efficiency:
+        raise InputError("--calibration and --assume-efficiency do not go together; leave one of them out")
     found = find_calibration(given, deployment, engine)
-    if found is None and given is None and assume_efficiency:
-        return assumed_calibration(deployment.profile, deployment.gpu, lambda gpu: shipped_calibration(gpu, engine))
+    if found is None and assume_efficiency:
+        relative = _relative(deployment, engine)
+        fitted = shipped_calibration(relative, engine) if relative else None
+        return transferred(fitted, deployment.gpu) if fitted else None
     return found
+
+
+def uncalibrated(
+    deployment: Deployment,
+    engine: str,
+    given: str | Path | Calibration | None = None,
+    assume_efficiency: bool | None = None,
+) -> str:
+    """Return the warning of an answer without a calibration: what that means, why, and what to do about it.
+
+    Args:
+        deployment: what was predicted.
+        engine: whose calibration was looked for.
+        given: what was asked for; ``"none"`` for no calibration.
+        assume_efficiency: whether a relative's efficiencies were asked for; None where they cannot be.
+    """
+    begin = "no calibration in use: the roofline rung is a floor, measured steps take longer"
+    if given is not None:
+        return f"{begin} (calibration none, as asked)"
+    shipped, why = shipped_calibrations(), f"{begin}; nothing was measured on this part with {engine}"
+    if engines := [of for gpu, of in shipped if gpu == deployment.gpu]:
+        return f"{why}, but there is a calibration for " + ", ".join(f"{of} (--engine {of})" for of in engines)
+    if siblings := [gpu for gpu in deployment.siblings if (gpu, engine) in shipped]:
+        parts = ", ".join(f"{title(gpu)} (--gpu {gpu})" for gpu in siblings)
+        return f"{why}; of the parts that the name may mean these have a calibration: {parts}"
+    relative = _relative(deployment, engine)
+    if relative is None:
+        return f"{why}, nor on a relative whose efficiencies could be assumed"
+    return (
+        why if assume_efficiency is None else f"{why}; --assume-efficiency takes the efficiencies of {title(relative)}"
+    )
+
+
+def _relative(deployment: Deployment, engine: str) -> str | None:
+    """Return the nearest relative that has a shipped calibration for the engine."""
+    measured = (gpu for gpu, of in shipped_calibrations() if of == engine and gpu != deployment.gpu)
+    return nearest_relative(deployment.profile, measured)
 
 
 def assumed_calibration(profile: GpuProfile, gpu: str, lookup: Lookup | None = None) -> Calibration:
@@ -100,7 +143,10 @@ def transferred(calibration: Calibration, gpu: str) -> Calibration:
     operators = {
         key: fit.model_copy(update={"residuals": None, "regimes": ()}) for key, fit in calibration.operators.items()
     }
-    note = f"efficiencies assumed: those of {title(calibration.gpu)}, its nearest measured relative; nothing was measured on this part"
+    note = (
+        f"efficiencies assumed: those of {title(calibration.gpu)}, the nearest relative measured with {calibration.engine}; "
+        f"nothing was measured on this part with {calibration.engine}"
+    )
     return calibration.model_copy(
         update={
             "name": f"assumed from {calibration.name}",

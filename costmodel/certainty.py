@@ -67,6 +67,11 @@ def find_calibration(
     return calibration
 
 
+def engine_of(calibration: Calibration | None, engine: str) -> str:
+    """Return the engine that an answer is for: the calibration's, where it names one that is known, else the one asked for."""
+    return calibration.engine if calibration and calibration.engine in ENGINES else engine
+
+
 def request_overheads(calibration: Calibration | None) -> tuple[float, float]:
     """Return the time of a request outside its steps [s], and the steps under way that its prompt waits for; (0, 0.5) if not fitted."""
     fitted = calibration.operators.get("request") if calibration else None
@@ -90,21 +95,9 @@ def _is_for(gpu: str, deployment: Deployment) -> bool:
     return gpu in gpu_names() and title(gpu) == deployment.profile.name
 
 
-def calibration_warnings(
-    rates: CalibratedRates | None, rungs: dict[str, Parameters], steps: Mapping[str, Work]
-) -> list[str]:
+def calibration_warnings(rates: CalibratedRates, rungs: dict[str, Parameters], steps: Mapping[str, Work]) -> list[str]:
     """Return what the calibrated rung does not rest on data for: missing operators, and variables outside the fitted ranges."""
-    if rates is None:
-        return ["no calibration in use: the roofline rung is a floor, measured steps take longer"]
-    found = list(rates.calibration.notes[:1]) if rates.calibration.assumed_from else []
-    left_out = [name for name in rates.missing if name.startswith(("elementwise", "overhead"))]
-    datasheet = [name for name in rates.missing if name not in left_out]
-    if datasheet:
-        found.append("not in the calibration, taken at datasheet rates: " + ", ".join(datasheet))
-    if left_out:
-        found.append("not in the calibration, left out, so that steps come out too short: " + ", ".join(left_out))
-    if rates.borrowed:
-        found.append("not in the calibration in their format: " + ", ".join(rates.borrowed))
+    found = rate_warnings(rates)
     outside: dict[str, list[str]] = {}
     for step, work in steps.items():
         for operator in step_operators(rungs["calibrated"], work):
@@ -116,6 +109,20 @@ def calibration_warnings(
                     what = f"{variable} = {shown[0]} in the {step} step, fitted on {shown[1]} to {shown[2]}"
                     outside.setdefault(what, []).append(operator.name)
     found += [f"outside the calibration: {what} ({', '.join(names)})" for what, names in outside.items()]
+    return found
+
+
+def rate_warnings(rates: CalibratedRates) -> list[str]:
+    """Return which of a deployment's rates were not fitted as such, whatever the workload: assumed, missing, borrowed."""
+    found = list(rates.calibration.notes[:1]) if rates.calibration.assumed_from else []
+    left_out = [name for name in rates.missing if name.startswith(("elementwise", "overhead"))]
+    datasheet = [name for name in rates.missing if name not in left_out]
+    if datasheet:
+        found.append("not in the calibration, taken at datasheet rates: " + ", ".join(datasheet))
+    if left_out:
+        found.append("not in the calibration, left out, so that steps come out too short: " + ", ".join(left_out))
+    if rates.borrowed:
+        found.append("not in the calibration in their format or kind: " + "; ".join(rates.borrowed))
     return found
 
 

@@ -9,10 +9,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from costmodel.building import build_parameters, roofline_parameters
-from costmodel.certainty import find_calibration, request_overheads
+from costmodel.calibrations import uncalibrated
+from costmodel.certainty import engine_of, find_calibration, rate_warnings, request_overheads
 from costmodel.checks import positive, whole
 from costmodel.deployment import Deployment, deploy
-from costmodel.engine import GIB, default_max_num_seqs, default_token_budget
+from costmodel.engine import GIB, default_max_num_seqs, default_token_budget, other_defaults
 from costmodel.equations.closed_loop import Clients, Loop, solve_loop
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
@@ -95,7 +96,8 @@ def closed_loop(
     if room < 1:
         raise InputError(f"a budget of {room + clients} tokens leaves no room for a prompt beside {clients} clients")
     fitted = find_calibration(calibration, deployment, engine)
-    parameters = build_parameters(deployment, CalibratedRates(fitted) if fitted else None)
+    rates = CalibratedRates(fitted) if fitted else None
+    parameters = build_parameters(deployment, rates)
     who = Clients(
         count=clients,
         output_tokens=output,
@@ -119,7 +121,11 @@ def closed_loop(
         output_tokens_per_s=clients * output / (loop.ttft + output * loop.tpot),
         intervals=_intervals(fitted, loop, deployment, prompt, output) if fitted else None,
         level=min((item.level for item in fitted.end_to_end.values()), default=None) if fitted else None,
-        warnings=tuple(_warnings(deployment, clients, prompt, output, room + clients, fitted)),
+        warnings=(
+            *_warnings(deployment, clients, prompt, output, room + clients),
+            *other_defaults(engine_of(fitted, engine)),
+            *(rate_warnings(rates) if rates else [uncalibrated(deployment, engine, calibration)]),
+        ),
     )
 
 
@@ -142,10 +148,8 @@ def _intervals(
     return found
 
 
-def _warnings(
-    deployment: Deployment, clients: int, prompt: int, output: int, budget: int, fitted: Calibration | None
-) -> Iterator[str]:
-    """Yield what the closed form leaves out for these clients: memory, places, and missing data."""
+def _warnings(deployment: Deployment, clients: int, prompt: int, output: int, budget: int) -> Iterator[str]:
+    """Yield what the closed form leaves out for these clients: memory and places."""
     memory = memory_of(deployment, clients, prompt + output, prompt, 1, budget)
     if not memory.fits:
         yield (
@@ -154,8 +158,6 @@ def _warnings(
         )
     if clients > (places := default_max_num_seqs(deployment)):
         yield f"{clients} clients are more than the {places} sequences that a default server runs at once: prompts would queue"
-    if fitted is None:
-        yield "no calibration in use: at datasheet rates, a floor"
 
 
 def _solve(parameters: Parameters, clients: Clients, prompt: int, room: int, fitted: Calibration | None) -> Loop:

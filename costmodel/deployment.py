@@ -51,6 +51,7 @@ class Deployment:
         format_bytes: b_w per weight format, scales included [B].
         layer_counts: layers of each kind of the architecture.
         notes: choices that were made for the user.
+        siblings: other parts that the name given for the GPU may mean, canonical names.
     """
 
     architecture: Architecture
@@ -69,6 +70,7 @@ class Deployment:
     format_bytes: Mapping[WeightFormat, Value]
     layer_counts: tuple[Value, ...]
     notes: tuple[str, ...] = ()
+    siblings: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -200,6 +202,7 @@ def _deploy(
         format_bytes={fmt: fmt.bytes_per_weight for fmt in formats},
         layer_counts=tuple(architecture.pattern.count(index) for index in range(len(architecture.kinds))),
         notes=tuple(notes),
+        siblings=choice.also,
     )
     for fmt in formats:
         deployment.compute_dtype_of(fmt)  # refuse now what the part cannot compute

@@ -153,9 +153,12 @@ class MemoryInfo(Frozen):
 
 
 class EngineInfo(Frozen):
-    """What a server with default settings would do with the prompt."""
+    """What a vLLM server with default settings would do with the prompt; defaults of other engines are not known."""
 
     name: str
+    """With the release whose defaults these are."""
+    asked: str = "vllm"
+    """Engine that the prediction is for."""
     max_num_batched_tokens: int
     max_num_seqs: int
     """Sequences that it runs at once."""

@@ -23,6 +23,16 @@ def default_max_num_seqs(deployment: Deployment) -> int:
     return _by_memory(deployment, VLLM_MAX_NUM_SEQS)
 
 
+def other_defaults(engine: str) -> tuple[str, ...]:
+    """Return what to say of defaults where another engine than vLLM is asked for; nothing for vLLM."""
+    if engine == "vllm":
+        return ()
+    return (
+        f"only vLLM's defaults are known: token budget, sequences at once and what memory holds are those of vLLM {VLLM_VERSION}, "
+        f"not of {engine}",
+    )
+
+
 def _by_memory(deployment: Deployment, table: tuple[tuple[int, int], ...]) -> int:
     memory = deployment.profile.memory_visible.value
     if "a100" in deployment.profile.name.casefold():

@@ -103,11 +103,11 @@ def stage_kv_bytes(
     return total
 
 
-def activation_bytes(deployment: Deployment, token_budget: int, max_num_seqs: int) -> float:
-    """Return the allowance for the activation peak: the larger of the layers' and the sampler's [B].
+def activation_parts(deployment: Deployment, token_budget: int, sequences: int) -> tuple[float, float]:
+    """Return the activation peaks of the layers and of the sampler, which are not held at the same time [B].
 
     Layers: budget·b_a·(3·d_ff/t + 3·d), which gives 108 KiB per token for Llama-3.1-8B as measured (vLLM issue 10517: 2.07 GiB at
-    20,000 tokens). Sampler: :data:`SAMPLER_BYTES`·max_num_seqs·V.
+    20,000 tokens). Sampler: :data:`SAMPLER_BYTES`·V·sequences, at least as many as the engine runs by default.
     """
     architecture = deployment.architecture
     widths = []
@@ -116,7 +116,8 @@ def activation_bytes(deployment: Deployment, token_budget: int, max_num_seqs: in
         routed = ff.intermediate * (ff.experts_per_token if ff.kind == "moe" else 1)
         widths.append(routed + ff.shared_intermediate)
     layers = token_budget * deployment.activation_bytes * 3 * (max(widths) / deployment.tp + architecture.hidden)
-    return float(max(layers, SAMPLER_BYTES * max_num_seqs * architecture.vocabulary))
+    most = max(default_max_num_seqs(deployment), sequences)
+    return float(layers), float(SAMPLER_BYTES * most * architecture.vocabulary)
 
 
 def memory_of(
@@ -133,7 +134,7 @@ def memory_of(
     profile = deployment.profile
     visible = profile.memory_visible.value
     usable = visible * UTILISATION
-    activations = activation_bytes(deployment, token_budget, max(default_max_num_seqs(deployment), streams))
+    activations = max(activation_parts(deployment, token_budget, streams))
     non_torch = NON_TORCH_BYTES[min(max(deployment.tp, deployment.ep), 2)]
     stages = []
     for stage in range(deployment.pp):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from costmodel.architecture.counts import active_parameters, checkpoint_bytes, kv_bytes_per_token, total_parameters
 from costmodel.building import build_parameters, build_textbook, roofline_parameters
-from costmodel.calibrations import choose_calibration
-from costmodel.certainty import calibration_warnings, intervals, reported_steps
+from costmodel.calibrations import choose_calibration, uncalibrated
+from costmodel.certainty import calibration_warnings, engine_of, intervals, reported_steps
 from costmodel.checks import parameter_count
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import (
@@ -27,14 +27,14 @@ from costmodel.documents import (
     Workload,
 )
 from costmodel.dtypes import main_format
-from costmodel.engine import GIB, VLLM_VERSION, default_max_num_seqs, default_token_budget
+from costmodel.engine import GIB, VLLM_VERSION, default_max_num_seqs, default_token_budget, other_defaults
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import step_operators, step_times
 from costmodel.equations.textbook import Textbook
 from costmodel.equations.work import Chunk
 from costmodel.hardware.calibration import Calibration
-from costmodel.memory import Memory, memory_of, stage_patterns
+from costmodel.memory import Memory, activation_parts, memory_of, stage_patterns
 from costmodel.rungs import (
     Load,
     longest_step,
@@ -77,7 +77,8 @@ def predict(
         model: preset, ``config.json``, folder, or name in the local Hugging Face cache.
         streams: sequences that are decoding when the prompt arrives.
         context: tokens each of them has in the KV cache.
-        chunk: token budget per step (``max_num_batched_tokens``); ``"engine"`` for vLLM's default on this GPU; None for one step.
+        chunk: token budget per step (``max_num_batched_tokens``); ``"engine"`` for vLLM's default on this GPU, whatever ``engine`` is;
+            None for one step.
         every: seconds between such prompts.
         prompts: prompts that arrive together.
         dtype, kv_dtype, compute_dtype: number formats of weights, KV cache and products; None follows checkpoint and part.
@@ -86,7 +87,7 @@ def predict(
         engine: ``vllm``, ``sglang`` or ``trtllm``: whose shipped calibration of this GPU is taken.
         calibration: fitted factors of this GPU instead: a file or a :class:`Calibration`; ``"none"`` for the roofline alone.
         assume_efficiency: for a part without a calibration, take the efficiencies of its nearest measured relative; the result says so
-            and has no intervals.
+            and has no intervals. A part without such a relative stays on the roofline. Not together with ``calibration``.
 
     Returns:
         The frozen document ``costmodel.prediction/1``; all times in seconds.
@@ -110,9 +111,14 @@ def predict(
     memory = memory_of(
         deployment, load.streams, load.context, load.prompt, load.prompts, load.budget or load.one_step_budget
     )
-    server = _engine(deployment, load)
+    asked = engine_of(fitted, engine)
+    server = _engine(deployment, load, asked)
     steps = reported_steps(rung_parameters[headline], load) if fitted else {}
-    warnings = [*_warnings(deployment, load, spike, memory), *calibration_warnings(rates, rung_parameters, steps)]
+    warnings = _warnings(deployment, load, spike, memory)
+    if rates is not None:
+        warnings += calibration_warnings(rates, rung_parameters, steps)
+    else:
+        warnings.append(uncalibrated(deployment, engine, calibration, assume_efficiency))
     return Prediction(
         model=_model_info(deployment),
         gpu=GpuInfo(name=deployment.profile.name, profile=deployment.gpu, count=deployment.gpus),
@@ -126,7 +132,7 @@ def predict(
         pipeline=_pipeline(deployment, load, rates),
         calibration=fitted.name if fitted else None,
         intervals=intervals(fitted, rung_parameters, steps) if fitted else None,
-        notes=(*deployment.notes, *_calibration_notes(fitted)),
+        notes=(*deployment.notes, *other_defaults(asked), *_calibration_notes(fitted)),
         warnings=tuple(warnings),
     )
 
@@ -205,11 +211,12 @@ def _workload(deployment: Deployment, load: Load) -> Workload:
     )
 
 
-def _engine(deployment: Deployment, load: Load) -> EngineInfo:
+def _engine(deployment: Deployment, load: Load, asked: str) -> EngineInfo:
     budget = default_token_budget(deployment)
     room = budget - load.streams
     return EngineInfo(
         name=f"vLLM {VLLM_VERSION}",
+        asked=asked,
         max_num_batched_tokens=budget,
         max_num_seqs=default_max_num_seqs(deployment),
         splits_prompt=load.one_step_budget > budget,
@@ -232,13 +239,29 @@ def _pipeline(deployment: Deployment, load: Load, rates: CalibratedRates | None)
     return PipelineInfo(layers=tuple(map(len, patterns)), slowest_stage_decode_s=max(seconds))
 
 
+def _no_room(deployment: Deployment, load: Load, memory: Memory) -> str:
+    """Say what leaves no room for a KV cache, the largest first, and what makes that smaller."""
+    budget = load.budget or load.one_step_budget
+    layers, sampler = activation_parts(deployment, budget, load.streams)
+    weights = f"weights of {memory.weights_bytes / GIB:.1f} GiB"
+    if sampler > layers:
+        activations, way = f"a sampler of {sampler / GIB:.1f} GiB for its sequences", "use fewer streams"
+    else:
+        activations = f"activations of {layers / GIB:.1f} GiB for {budget:,} tokens per step"
+        way = "use a smaller budget (--chunk) or more GPUs (--tp)"
+    takes = f"{activations} and {weights}"
+    if memory.weights_bytes >= memory.activation_bytes:
+        takes = f"{weights} and {activations}" if memory.weights_bytes < memory.usable_bytes else weights
+        way = "use more GPUs (--tp) or fewer bytes per weight (--dtype)"
+    return (
+        f"does not fit: {takes} leave no room for a KV cache in the {memory.usable_bytes / GIB:.1f} GiB of a GPU; {way}"
+    )
+
+
 def _warnings(deployment: Deployment, load: Load, spike: Spike, memory: Memory) -> list[str]:
     found = []
     if memory.kv_available_bytes <= 0:
-        found.append(
-            f"does not fit: weights of {memory.weights_bytes / GIB:.1f} GiB per GPU leave no room for a KV cache in "
-            f"{memory.usable_bytes / GIB:.1f} GiB; use more GPUs (--tp) or fewer bytes per weight (--dtype)"
-        )
+        found.append(_no_room(deployment, load, memory))
     elif not memory.fits:
         found.append(
             f"does not fit: the workload needs {memory.kv_needed_bytes / GIB:.1f} GiB of KV cache per GPU, "

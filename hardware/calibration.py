@@ -1,6 +1,7 @@
 """The type of a calibration: fitted efficiencies and overheads of one GPU and engine. Datasheet numbers are never stored here.
 
-A calibration is a versioned map from operator to form and parameters. An operator that it does not name stays at datasheet rates.
+A calibration is a versioned map from operator to form and parameters. A kernel or link that it does not name stays at datasheet rates;
+elementwise kernels and overheads are left out.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ OPERATORS: Final = {
 weights are stored in goes before the compute dtype, and that before none (``gemm.fp8-block``, ``gemm.fp8``, ``gemm``).
 
 Attention may carry ``kv-fp8`` in its place (an 8-bit KV cache), and then its kind of heads: ``decode_attention.bf16.d64.w128`` (dimension
-64, window 128) goes before ``decode_attention.bf16.d64``, and that before ``decode_attention.bf16``.
+64, window 128) goes before ``decode_attention.bf16.d64``, and that before ``decode_attention.bf16``. Latent attention is ``.mla``.
 """
 
 OTHER_FORMS: Final = {

@@ -29,6 +29,8 @@ class GpuChoice:
     """Canonical name, e.g. ``h100-sxm``; of a profile file, its stem."""
     note: str = ""
     """Empty when the name is exact, else which part was taken and which others the name fits."""
+    also: tuple[str, ...] = ()
+    """Canonical names of those others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +93,10 @@ def resolve_gpu(name: str) -> GpuChoice:
     key = _fold_without_vendor(name)
     if (part := index.full.get(key)) is not None:
         typed_canonical = key == _fold_without_vendor(part)
-        return GpuChoice(part, _note(name, part, index.also.get(part, ()) if typed_canonical else ()))
+        also = index.also.get(part, ()) if typed_canonical else ()
+        return GpuChoice(part, _note(name, part, also), also)
     if (short := index.short.get(key)) is not None:
-        return GpuChoice(short.part, _note(name, short.part, short.also))
+        return GpuChoice(short.part, _note(name, short.part, short.also), short.also)
     raise unknown_name("GPU", name, (*index.titles, *(short.name for short in index.short.values())), HINT)
 
 

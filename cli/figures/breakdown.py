@@ -119,7 +119,7 @@ def _facts(prediction: Prediction) -> list[str]:
 
 def _calibration(prediction: Prediction) -> str:
     """Return the calibration's name without the part's, which is told beside it."""
-    return (prediction.calibration or "uncalibrated").removeprefix(f"{prediction.gpu.profile}-")
+    return (prediction.calibration or "uncalibrated").removeprefix(f"{prediction.gpu.profile} ")
 
 
 def _common(predictions: Sequence[Prediction]) -> str:
@@ -147,7 +147,7 @@ def _rows(predictions: Sequence[Prediction]) -> list[_Row]:
 
 
 def _title(predictions: Sequence[Prediction], names: Sequence[str], experts: bool) -> str:
-    """Say what takes most of each step, or which configuration has the lowest and the highest spike."""
+    """Say what takes most of each step, or which configuration has the lowest and the highest spike, floors and forecasts apart."""
     if len(predictions) == 1:
         rung = predictions[0].best
         (decode, first), (mixed, second) = (
@@ -156,12 +156,22 @@ def _title(predictions: Sequence[Prediction], names: Sequence[str], experts: boo
         begin = f"{first} of the {style.format_seconds(rung.decode_step_s)} decode step"
         end = f"{second} of the {style.format_seconds(rung.spike_s)} spike step"
         return f"{begin} and {end} are {decode}" if decode == mixed else f"{begin} is {decode}, {end} {mixed}"
-    heights = [(prediction.spike.height_s, name) for prediction, name in zip(predictions, names, strict=True)]
+    floors = [prediction.headline != "calibrated" for prediction in predictions]
+    mixed = any(floors) and not all(floors)
+    heights = [
+        (prediction.spike.height_s, name)
+        for prediction, name, floor in zip(predictions, names, floors, strict=True)
+        if not (mixed and floor)  # a floor is not comparable to a forecast
+    ]
+    rest = f"; {plural(sum(floors), 'floor')} not ranked" if mixed else ""
     (low, best), (high, worst) = min(heights), max(heights)
-    if low >= 0.995 * high:
-        return f"All {len(predictions)} configurations spike to {style.format_seconds(high)}"
     best, worst = (name if len(name) <= _LONG_NAME else f"{name[: _LONG_NAME - 1]}…" for name in (best, worst))
-    return f"Spike step: {style.format_seconds(low)} ({best}) to {style.format_seconds(high)} ({worst})"
+    if len(heights) == 1:
+        return f"Spike step: {style.format_seconds(low)} ({best}){rest}"
+    if low >= 0.995 * high:
+        who = f"All {len(heights)}" + (" calibrated" if mixed else "")
+        return f"{who} configurations spike to {style.format_seconds(high)}{rest}"
+    return f"Spike step: {style.format_seconds(low)} ({best}) to {style.format_seconds(high)} ({worst}){rest}"
 
 
 def _largest(operators: Sequence[Operator], experts: bool) -> tuple[str, str]:

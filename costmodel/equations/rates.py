@@ -26,6 +26,8 @@ FALLBACKS = {"experts": "gemm", "lm_head": "gemm"}
 
 PLAIN_STORAGE = {"fp4": "nvfp4"}
 """Stored format that an entry named by its compute dtype was fitted on, where the names differ."""
+LATENT = ".mla"
+"""What the suffix of an attention kernel has for latent attention, in the place of the heads' dimension."""
 BLOCK_ELEMENTS = 2.0**14
 """Keys times d_h of one block of FlashAttention-2's decode kernel."""
 
@@ -174,7 +176,7 @@ class CalibratedRates:
         self.missing: list[str] = []
         """Operators that were asked for and not found, so that they stay at datasheet rates."""
         self.borrowed: list[str] = []
-        """Operators that run at the rates of weights stored in another format."""
+        """Operators that run at the rates of weights stored in another format, or of another kind of attention."""
 
     def find(self, operator: str, dtype: str | None = None, stored: str = "") -> str | None:
         """Return the key of the calibration's entry for an operator, by stored format, then by dtype, then by fallback."""
@@ -188,10 +190,12 @@ class CalibratedRates:
             return None
         fitted_on = found[0].partition(".")[2]
         if stored and fitted_on and stored not in (fitted_on, TWINS.get(fitted_on), PLAIN_STORAGE.get(fitted_on)):
-            note = f"{operator} of {stored} weights at the rates of {found[0]}"
-            if note not in self.borrowed:
-                self.borrowed.append(note)
+            self._borrow(f"{operator} of {stored} weights at the rates of {found[0]}")
         return found[0]
+
+    def _borrow(self, note: str) -> None:
+        if note not in self.borrowed:
+            self.borrowed.append(note)
 
     def kernel(
         self,
@@ -236,7 +240,12 @@ class CalibratedRates:
         """Return the calibrated rate by the first suffix that the calibration has, else as :meth:`kernel` for the last one."""
         either = (each for suffix in suffixes for each in (suffix, _twin(suffix)))
         known = (suffix for suffix in either if f"{operator}.{suffix}" in self.calibration.operators)
-        return self.kernel(operator, next(known, suffixes[-1]), peak, bandwidth)
+        rate = self.kernel(operator, next(known, suffixes[-1]), peak, bandwidth)
+        if LATENT in suffixes[0] and rate.calibrated_by and LATENT not in rate.calibrated_by:
+            self._borrow(
+                f"{operator} of latent heads (MLA) at the rates of {rate.calibrated_by}, fitted to grouped heads"
+            )
+        return rate
 
     def grouped(self, rate: Rate) -> GroupedExperts | None:
         """Return the grouped form where the calibration has it: τ rows of padding and a time per expert touched."""

@@ -153,6 +153,32 @@ def test_the_command_prints_one_document(repo_root: Path, tmp_path: Path) -> Non
     assert "within 25 %" in text
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("missing.yaml", None, "no file of cases at"),
+        ("folder", ..., "cannot be read"),
+        ("broken.yaml", "{", "cannot be read"),
+        ("text.yaml", "words", "not a list of cases"),
+    ],
+)
+def test_a_file_that_is_no_file_of_cases_is_one_line(
+    repo_root: Path, tmp_path: Path, name: str, content: Any, said: str
+) -> None:
+    path = tmp_path / name
+    if content is ...:
+        path.mkdir()
+    elif content is not None:
+        path.write_text(content, encoding="utf-8")
+    command = [sys.executable, str(repo_root / "benchmarks" / "cases.py"), "--cases", str(path)]
+    done = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert said in line
+    assert str(path) in line
+
+
 def test_every_shared_case_is_predicted_or_refused_with_a_reason(cases: ModuleType, shared_folder: Path) -> None:
     path = shared_folder / "cases" / "measured.yaml"
     if not path.is_file():

@@ -12,8 +12,15 @@ from typing import Any
 import pytest
 
 import costmodel
+from costmodel.cli.fit_command import RULES
 from costmodel.cli.text import count, percent
 from costmodel.hardware.calibration import read_calibration
+from costmodel.hardware.shipped import shipped_calibrations
+from costmodel.validation.datasets.end_to_end_rules import SWITCHABLE
+from costmodel.validation.datasets.expert_rules import expert_rules
+from costmodel.validation.datasets.rtx4090 import RunSettings
+from costmodel.validation.datasets.rules import all_reduce_rules, decode_rules, gemm_rules, prefill_rules
+from costmodel.validation.fitting.rtx4090 import attention_rules
 from tests.cli.runner import document, parse, printed, refusal, run, script
 
 MEASURED = importlib.util.find_spec("aiconfigurator_core") is not None
@@ -44,6 +51,22 @@ def test_the_help_says_what_it_needs_and_does() -> None:
     for name in ("--gpu", "--engine [vllm|sglang|trtllm]", "--without-rule", "--seed", "--output", "--force", "--json"):
         assert name in text
     assert "\n  fit " in printed("--help")
+
+
+def test_the_help_names_the_rules_that_can_be_switched_off() -> None:
+    text = " ".join(printed("fit --help").split())
+    gpus = sorted({gpu for gpu, _ in shipped_calibrations()})
+    found = {
+        rule.name
+        for rules in (gemm_rules, expert_rules, prefill_rules, decode_rules, all_reduce_rules)
+        for gpu in gpus
+        for rule in rules(gpu)
+    }
+    assert found == set(RULES["kernels"])
+    assert RULES["silicon"] == SWITCHABLE
+    settings = RunSettings("", "", 2588, 16, 0.9, 128, 2048, 8192, True, True, False, 24 * 2**30)
+    assert [rule.name for rule in attention_rules(settings)] == list(RULES["rtx4090"])
+    assert all(name in text for names in RULES.values() for name in names)
 
 
 def test_without_the_measurements_it_says_what_to_install(without_measurements: None, own_folder: Path) -> None:

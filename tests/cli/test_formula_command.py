@@ -28,6 +28,24 @@ def test_the_calibrated_command(calibration_file: Path) -> None:
     assert "smooth_max(" in printed(["formula", "decode", "--calibration", path])
 
 
+def test_the_printed_roofline_says_how_to_get_the_calibrated_formula() -> None:
+    hint = "with the efficiencies and overheads fitted for h100-sxm and vllm: --rung calibrated\n"
+    assert printed("formula decode").endswith(hint)
+    assert "rung calibrated" not in printed("formula decode --rung roofline")
+    assert "rung calibrated" not in printed("formula decode --calibration none")
+    assert "rung calibrated" not in printed("formula decode --latex")
+    assert "rung calibrated" not in printed("formula decode --gpu mi300x")  # there is none
+    assert "calibrated rung" in printed("formula decode --rung calibrated")
+
+
+def test_the_help_says_which_rung_is_the_default_and_offers_no_lists() -> None:
+    text = " ".join(printed("formula --help").split())
+    assert "with --solve calibrated where GPU and engine have a calibration" in text
+    assert "--rung calibrated" in text
+    assert "[,…]" not in text
+    assert "[,…]" in printed("predict --help")
+
+
 CHUNKS = """
 the larger of its values for the last full chunk and for the remainder after it:
   q = min(n, m - D),  s = (m - D)·max(0, ⌊n/(m - D)⌋ - 1)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import costmodel
 from costmodel.cli.text import milliseconds, percent, seconds, significant
+from costmodel.hardware.shipped import shipped_calibration
 from tests.cli.runner import document, printed
 
 MODELS = ("Llama-3.1-8B", "gemma-3-12b-it", "gpt-oss-20b", "DeepSeek-V2-Lite")
@@ -106,6 +108,31 @@ def test_what_a_default_server_does() -> None:
     assert "max_num_seqs" not in printed("predict --streams 256 --gpu a100")
     assert document("predict --prompt 8000 --gpu a100 --chunk engine --json")["spike"]["chunks"] == 4
     assert document("predict --prompt 8000 --gpu a100 --chunk 8032 --json")["spike"]["chunks"] == 1
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm"])
+def test_defaults_of_other_engines_are_not_known_and_that_is_said(engine: str) -> None:
+    options = f"--engine {engine} --chunk engine"
+    found, text = document(f"predict --json {options}"), printed(f"predict {options}")
+    assert (found["engine"]["name"], found["engine"]["asked"]) == ("vLLM 0.32", engine)
+    [note] = [note for note in found["notes"] if note.startswith("only vLLM's defaults are known")]
+    assert note.endswith(f"not of {engine}")
+    assert f"note: {note}" in text
+    assert f"takes this in one step. Defaults of {engine} are not known here." in text
+    assert any("only vLLM's defaults" in warning for warning in costmodel.closed_loop(2, engine=engine).warnings)
+
+
+def test_nothing_is_said_of_other_engines_where_the_defaults_are_those_of_the_engine() -> None:
+    found = document("predict --json")
+    assert found["engine"]["asked"] == "vllm"
+    assert not any("only vLLM's defaults" in note for note in found["notes"])
+    assert "are not known here" not in printed("predict")
+    assert not any("only vLLM's" in warning for warning in costmodel.closed_loop(2).warnings)
+
+
+def test_a_calibration_file_says_which_engine_it_is_of() -> None:
+    sglang = shipped_calibration("h100-sxm", "sglang")
+    assert costmodel.predict(calibration=sglang).engine.asked == "sglang"
 
 
 def test_the_engines_budget_is_its_default() -> None:
@@ -244,7 +271,7 @@ def test_intervals_are_shown(calibration_file: Path) -> None:
     found, text = document("predict --json"), printed("predict")
     assert found["intervals"]["level"] == 0.8
     [line] = [line for line in text.splitlines() if "intervals" in line]
-    assert line.strip().startswith("80% intervals of the calibrated rung [ms]: decode ")
+    assert line.strip().startswith("80 % intervals of the calibrated rung [ms]: decode ")
     for name in ("decode_step_s", "prefill_s", "spike_s"):
         low, high = found["intervals"][name]
         assert found["rungs"]["roofline"][name] <= low < found["rungs"]["calibrated"][name] < high
@@ -259,7 +286,8 @@ def test_without_a_calibration_the_roofline_stands_with_a_warning(options: str) 
     found, text = document(f"predict --json {options}"), printed(f"predict {options}")
     assert found["headline"] == "roofline"
     assert not {"calibration", "intervals"} & set(found)
-    assert "no calibration in use: the roofline rung is a floor, measured steps take longer" in found["warnings"]
+    [warning] = [text for text in found["warnings"] if text.startswith("no calibration in use")]
+    assert warning.startswith("no calibration in use: the roofline rung is a floor, measured steps take longer")
     assert "warning: no calibration in use" in text
     assert "Spike (roofline rung)" in text
     assert not re.search(r"interval|textbook +roofline +calibrated", text)
@@ -312,7 +340,7 @@ def test_the_calibrated_report(calibration_file: Path) -> None:
     text = printed(["predict", "--calibration", str(calibration_file)])
     assert "textbook  roofline  calibrated" in text
     assert re.search(r"^Spike \(calibrated rung\W+synthetic\)+$", text, re.MULTILINE)
-    assert "80% intervals of the calibrated rung [ms]: decode " in text
+    assert "80 % intervals of the calibrated rung [ms]: decode " in text
     table = printed(["predict", "--gpu", "h100", "--prompt", "1k,2k", "--calibration", str(calibration_file)])
     assert re.search(r"; calibrated rung, synthetic$", table.splitlines()[1])
     assert "is a floor" not in text

@@ -117,11 +117,21 @@ def test_numbers_in_the_text_hold(repo_root: Path) -> None:
     assert fitted is not None
     gemm, attention = fitted.operators["gemm.bf16"], fitted.operators["prefill_attention.bf16"]
     assert f"at {gemm.number('compute_efficiency'):.0%} of its peak".replace("%", " %") in text
-    assert f"attention at {attention.number('compute_efficiency'):.0%} and".replace("%", " %") in text
+    efficiency = attention.number("compute_efficiency")
+    multiplied = roofline.prefill_attention_s / efficiency * 1e3
+    assert f"Attention multiplies at {100 * efficiency:.0f} % and not at 100, which makes {multiplied:.0f} ms" in text
+    assert roofline.prefill_attention_s * 1e3 < multiplied < calibrated.prefill_attention_s * 1e3
     assert f"as long as {fitted.operators['elementwise'].number('passes'):.0f} passes" in text
     assert f"at {gemm.number('bandwidth_efficiency'):.0%} of the bandwidth".replace("%", " %") in text
     assert f"What a default server does is that of {answer.engine.name};" in text
     assert f"{len(costmodel.gpu_names())} parts, every number with its source" in text
+
+
+def test_the_errors_of_the_examples_model_are_told(repo_root: Path) -> None:
+    text = " ".join(page(repo_root).split())
+    accuracy = (repo_root / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    [(tpot, ttft)] = re.findall(r"^\| Llama-3\.1-8B \| \d+ \| ([\d.]+)% / ([\d.]+)% \|", accuracy, re.MULTILINE)
+    assert f"its median error is {float(ttft):.0f} %; TPOT's is {float(tpot):.0f} %" in text
 
 
 def test_errors_in_the_text_are_those_of_the_accuracy_page(repo_root: Path) -> None:

@@ -173,6 +173,25 @@ def test_breakdown_of_several(collisions: Callable[[Figure], list[str]], texts: 
     assert collisions(draw_breakdown([predict(), predict()])) == []
 
 
+def test_a_breakdown_does_not_rank_floors_among_forecasts(collisions: Callable[[Figure], list[str]]) -> None:
+    measured = [predict(gpu="h100"), predict(gpu="a100")]
+    floor = predict(gpu="mi300x")
+    heights = [style.format_seconds(item.spike.height_s) for item in (*measured, floor)]
+    figure = draw_breakdown([*measured, floor])
+    title = " ".join(str(figure.get_label()).split())
+    assert collisions(figure) == []
+    assert f"{heights[0]} (H100" in title
+    assert f"to {heights[1]} (A100" in title
+    assert title.endswith("; 1 floor not ranked")
+    assert heights[2] not in title
+    one = " ".join(str(draw_breakdown([measured[0], floor]).get_label()).split())
+    assert one.startswith(f"Spike step: {heights[0]} (H100")
+    assert one.endswith("; 1 floor not ranked")
+    assert "floor" not in str(draw_breakdown(measured).get_label())
+    floors = [predict(gpu=gpu, calibration="none") for gpu in ("h100", "mi300x")]
+    assert heights[2] in str(draw_breakdown(floors).get_label())  # floors among themselves are compared
+
+
 @pytest.mark.parametrize("count", [0, 7])
 def test_breakdown_refuses_more_than_is_legible(count: int) -> None:
     with pytest.raises(InputError, match="1 to 6"):
@@ -184,8 +203,8 @@ def test_names_tell_what_differs() -> None:
     parts = [predict(gpu=gpu, calibration="none") for gpu in ("h100", "h200")]
     assert distinguish(parts) == ["H100 SXM5 80GB", "H200 SXM 141GB"]
     # Calibrations are told where they differ, and so is an answer without one.
-    assert distinguish([predict(), predict(engine="sglang")]) == ["h100-sxm vllm", "h100-sxm sglang"]
-    assert distinguish([predict(), predict(calibration="none")]) == ["h100-sxm vllm", "uncalibrated"]
+    assert distinguish([predict(), predict(engine="sglang")]) == ["vllm", "sglang"]
+    assert distinguish([predict(), predict(calibration="none")]) == ["vllm", "uncalibrated"]
     assert distinguish([predict(), predict(dtype="fp8")]) == [
         "weights bf16 · compute bf16",
         "weights fp8 · compute fp8",

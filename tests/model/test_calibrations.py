@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.calibrations import assumed_calibration, nearest_relative
+from costmodel.clients import closed_loop
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import InputError
@@ -66,10 +67,8 @@ def test_predict_says_what_it_assumed_and_gives_no_interval(engine: str) -> None
     assert predict(gpu="h100-pcie", engine=engine).headline == "roofline"
 
 
-def test_a_part_with_a_calibration_or_without_any_by_wish_assumes_nothing() -> None:
+def test_a_part_with_a_calibration_assumes_nothing() -> None:
     assert predict(assume_efficiency=True) == predict()
-    for gpu in ("h100-sxm", "h100-pcie"):
-        assert predict(gpu=gpu, calibration="none", assume_efficiency=True).calibration is None
 
 
 def test_the_nearest_relative_is_one_with_a_calibration_for_the_engine() -> None:
@@ -81,9 +80,63 @@ def test_the_nearest_relative_is_one_with_a_calibration_for_the_engine() -> None
         assert found.calibration == f"assumed from {shipped.name}"
 
 
-def test_a_maker_without_any_calibration_is_refused() -> None:
+def test_a_part_without_a_relative_stays_on_the_roofline_and_says_so() -> None:
+    found = predict(gpu="mi300x", assume_efficiency=True)
+    assert (found.headline, found.calibration) == ("roofline", None)
+    assert any("nor on a relative whose efficiencies could be assumed" in warning for warning in found.warnings)
     with pytest.raises(InputError, match="no amd part with a calibration"):
-        predict(gpu="mi300x", assume_efficiency=True)
+        assumed_calibration(load_gpu("mi300x")[0], "mi300x")
+
+
+@pytest.mark.parametrize("given", ["none", CALIBRATION])
+def test_a_calibration_that_is_given_and_one_that_is_assumed_do_not_go_together(given: str | Calibration) -> None:
+    with pytest.raises(InputError, match="--calibration and --assume-efficiency do not go together"):
+        predict(calibration=given, assume_efficiency=True)
+
+
+FLOOR = "no calibration in use: the roofline rung is a floor, measured steps take longer"
+
+
+@pytest.mark.parametrize(
+    ("options", "rest"),
+    [
+        ({"calibration": "none"}, " (calibration none, as asked)"),
+        (
+            {"gpu": "rtx-4090", "engine": "trtllm"},
+            "; nothing was measured on this part with trtllm, but there is a calibration for vllm (--engine vllm)",
+        ),
+        (
+            {"gpu": "rtx-pro-6000"},
+            "; nothing was measured on this part with vllm; of the parts that the name may mean these have a calibration: "
+            "NVIDIA RTX PRO 6000 Blackwell Server Edition 96GB (--gpu rtx-pro-6000-blackwell-server)",
+        ),
+        (
+            {"gpu": "rtx-3090"},
+            "; nothing was measured on this part with vllm; --assume-efficiency takes the efficiencies of NVIDIA A100 SXM4 80GB",
+        ),
+        (
+            {"gpu": "mi300x"},
+            "; nothing was measured on this part with vllm, nor on a relative whose efficiencies could be assumed",
+        ),
+    ],
+)
+def test_no_calibration_has_a_reason_and_a_way_out(options: dict[str, str], rest: str) -> None:
+    assert FLOOR + rest in predict(model="Llama-3.2-1B", **options).warnings
+    # A closed loop cannot assume.
+    said = FLOOR + (rest if "assume" not in rest or options["gpu"] == "mi300x" else rest.partition("; --assume")[0])
+    assert said in closed_loop(2, model="Llama-3.2-1B", **options).warnings
+
+
+def test_what_was_not_measured_is_said_by_engine() -> None:
+    # The RTX 4090 was measured, with vLLM.
+    found = predict(gpu="rtx-4090", engine="trtllm", assume_efficiency=True)
+    assert any("nothing was measured on this part with trtllm" in warning for warning in found.warnings)
+
+
+def test_a_comparison_has_the_roofline_where_nothing_can_be_assumed() -> None:
+    found = document("predict --gpu l4,mi300x --assume-efficiency --json")["predictions"]
+    assert [item["headline"] for item in found] == ["calibrated", "roofline"]
+    assert "warning: mi300x: no calibration in use" in printed("predict --gpu l4,mi300x --assume-efficiency")
 
 
 def test_the_command_has_it_too(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from costmodel.memory import (
     GIB,
     UTILISATION,
     Memory,
-    activation_bytes,
+    activation_parts,
     memory_of,
     stage_kv_bytes,
     stage_patterns,
@@ -101,8 +101,8 @@ def test_start_up_rule_by_hand() -> None:
 def test_activations_grow_with_the_budget() -> None:
     # vLLM issue 10517, Llama-3.1-8B on a 24 GB card: 2.07 GiB at 20,000 tokens, 2.99 at 29,000.
     deployment = deploy("Llama-3.1-8B", "rtx-3090")
-    assert activation_bytes(deployment, 20_000, 1) / GIB == pytest.approx(2.07, rel=0.01)
-    assert activation_bytes(deployment, 29_000, 1) / GIB == pytest.approx(2.99, rel=0.01)
+    assert activation_parts(deployment, 20_000, 1)[0] / GIB == pytest.approx(2.07, rel=0.01)
+    assert activation_parts(deployment, 29_000, 1)[0] / GIB == pytest.approx(2.99, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_activations_grow_with_the_budget() -> None:
     [("Llama-3.1-8B", 4.76), ("Qwen3-32B", 5.64), ("gpt-oss-20b", 7.38)],  # V = 128k, 152k, 201k
 )
 def test_the_sampler_peak_grows_with_the_vocabulary(model: str, measured_gib: float) -> None:
-    assert activation_bytes(deploy(model, "h100"), 8192, 1024) / GIB == pytest.approx(measured_gib, rel=0.04)
+    assert activation_parts(deploy(model, "h100"), 8192, 1)[1] / GIB == pytest.approx(measured_gib, rel=0.04)
 
 
 def test_70b_in_bf16_does_not_fit_one_h100_and_says_so() -> None:
@@ -123,6 +123,24 @@ def test_70b_in_bf16_does_not_fit_one_h100_and_says_so() -> None:
     two = predict(model="Llama-3.3-70B-Instruct", gpu="h100", tp=4)
     assert two.memory.fits
     assert not any("does not fit" in text for text in two.warnings)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        # 37.7 B of sampler for each of 40,000 sequences and 128,256 entries of the vocabulary: 180.1 GiB
+        ({"prompt": 100_000, "streams": 40_000}, ("a sampler of 180.1 GiB for its sequences and weights of 15.0 GiB", "fewer streams")),
+        # 108 KiB for each of 900,032 tokens
+        ({"prompt": 900_000}, ("activations of 92.7 GiB for 900,032 tokens per step and weights of 15.0 GiB", "--chunk")),
+        # Neither alone: weights that would fit, and 6.8 GiB beside them.
+        ({"model": "Llama-3.1-70B", "dtype": "fp8", "streams": 1500}, ("and a sampler of 6.8 GiB", "--tp")),
+    ],
+)  # fmt: skip
+def test_what_takes_the_room_is_named(options: dict[str, Any], said: tuple[str, ...]) -> None:
+    prediction = predict(**options)
+    (text,) = (text for text in prediction.warnings if text.startswith("does not fit"))
+    for part in said:
+        assert part in text
 
 
 def test_a_workload_that_overflows_the_cache_says_so() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat, format_name
 from costmodel.building import build_parameters
+from costmodel.clients import closed_loop
 from costmodel.deployment import deploy
 from costmodel.equations.rates import CalibratedRates
 from costmodel.prediction import predict
@@ -77,3 +78,35 @@ def test_a_borrowed_entry_is_named_in_the_warnings() -> None:
     fitted = calibration_of({"gemm.bf16": form("smooth_roofline")}, gpu="h200")
     warnings = predict(model="gpt-oss-120b", gpu="h200", calibration=fitted).warnings
     assert any("experts of mxfp4 weights at the rates of gemm.bf16" in text for text in warnings)
+
+
+LATENT_NOTE = "decode_attention of latent heads (MLA) at the rates of decode_attention.bf16, fitted to grouped heads"
+
+
+def test_latent_attention_at_the_rates_of_grouped_attention_is_named_in_the_warnings() -> None:
+    for model, said in (("DeepSeek-V2-Lite", True), ("Llama-3.1-8B", False)):
+        steps, loop = predict(model=model, gpu="h200"), closed_loop(model=model, gpu="h200")
+        assert any(LATENT_NOTE in text and "prefill_attention of latent" in text for text in steps.warnings) == said
+        assert any(LATENT_NOTE in text for text in loop.warnings) == said
+
+
+def test_an_entry_of_latent_attention_goes_first_and_is_not_borrowed() -> None:
+    latent = {f"{phase}_attention.bf16.mla": form("smooth_roofline") for phase in ("prefill", "decode")}
+    rates = CalibratedRates(calibration_of({**latent, "decode_attention.bf16": form("smooth_roofline")}))
+    parameters = build_parameters(deploy("DeepSeek-V2-Lite"), rates)
+    assert {kernel.decode_rate.calibrated_by for kernel in parameters.attention} == {"decode_attention.bf16.mla"}
+    assert {kernel.prefill_rate.calibrated_by for kernel in parameters.attention} == {"prefill_attention.bf16.mla"}
+    assert rates.borrowed == []
+
+
+def test_latent_attention_that_is_not_fitted_at_all_is_missing_not_borrowed() -> None:
+    rates = CalibratedRates(calibration_of({"gemm": form("smooth_roofline")}))
+    build_parameters(deploy("DeepSeek-V2-Lite"), rates)
+    assert rates.borrowed == []
+    assert {"prefill_attention.bf16", "decode_attention.bf16"} <= set(rates.missing)
+
+
+def test_a_closed_loop_says_what_was_not_fitted() -> None:
+    warnings = closed_loop(calibration=calibration_of({"gemm": form("smooth_roofline")})).warnings
+    assert any("taken at datasheet rates: prefill_attention.bf16, decode_attention.bf16" in text for text in warnings)
+    assert any("left out" in text and "elementwise" in text for text in warnings)

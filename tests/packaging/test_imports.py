@@ -14,8 +14,8 @@ HOMES = {
     "mpl_toolkits": ("costmodel.cli",),
     "sympy": ("costmodel.symbolic", "costmodel.validation.fitting"),
     "scipy": ("costmodel.validation.fitting",),
-    "vllm": (),
-    "torch": (),
+    "vllm": ("costmodel.validation.backends.vllm_scheduler",),
+    "torch": ("costmodel.validation.backends.vllm_scheduler",),
 }
 """Library → the packages that may import it, at whatever depth."""
 

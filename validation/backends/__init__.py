@@ -1,0 +1,1 @@
+"""Real engines, each imported only inside the functions that need it."""
