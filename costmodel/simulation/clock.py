@@ -70,6 +70,8 @@ class StepClock:
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
         self.windows: tuple[Window, ...] = tuple(dict.fromkeys(parameters.windows))
+        self._prepare: Callable[[float], tuple[float, ...]]
+        self._decode: Callable[..., float]
         self._prepare, self._decode, self._run, self._run_lagging = _decode_functions(parameters, self.windows)
         self._prepared: dict[int, tuple[float, ...]] = {}
         self._mixed: dict[tuple[int, bool], Callable[..., float]] = {}
@@ -105,7 +107,7 @@ class StepClock:
     ) -> tuple[float, float, int]:
         """Run up to ``steps`` decode steps; see :meth:`Clock.run`."""
         prepared = self._prepared.get(decodes) or self._prepare_for(decodes)
-        lagging = lag == lag
+        lagging = not math.isnan(lag)
         if steps >= self._fewest or not any(growth):
             found = self._affine(prepared, reads, growth, steps)
             if found is not None:
@@ -209,7 +211,7 @@ def _affine_run(
     Step j starts at now + j·first + slope·j(j − 1)/2, so the number of steps that start before ``until`` is the root of a quadratic, put
     right by a step where rounding asks for it.
     """
-    lagging = lag == lag
+    lagging = not math.isnan(lag)
     if (lag if lagging else now) >= until:
         return now, lag, 0
 
@@ -269,7 +271,8 @@ def _mixed_function(
         names += ["d", *(f"r{i}" for i in range(len(windows)))]
     seconds = [item.seconds for item in step_operators(parameters, _work(chunks, decodes, windows, reads))]
     lines = recorder.assignments(0, seconds)
-    return _compiled("mixed", names, [*lines, f"return {_sum(seconds)}"])
+    made: Callable[..., float] = _compiled("mixed", names, [*lines, f"return {_sum(seconds)}"])
+    return made
 
 
 def _decode_functions(parameters: Parameters, windows: Sequence[Window]) -> tuple[Any, Any, Any, Any]:
@@ -316,5 +319,5 @@ def _compiled(name: str, arguments: Sequence[str], lines: Sequence[str]) -> Any:
     """Return the function of these lines."""
     source = f"def {name}({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in lines)
     space: dict[str, Any] = {"ceil": lambda value: float(math.ceil(value))}
-    exec(source, space)  # noqa: S102 – made here, from numbers and names of our own
+    exec(source, space)
     return space[name]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from costmodel.simulation.clock import Clock
 from costmodel.simulation.requests import Request, Source
 from costmodel.simulation.settings import Settings
-from costmodel.simulation.stepping import QUEUE, Batch, Engine, State
+from costmodel.simulation.stepping import Batch, Engine, State
 from costmodel.simulation.tally import MixedStep, Tally
 
 
@@ -34,6 +34,11 @@ class FlockBatch(Batch):
     """Members that get their last token."""
     before: float = 0.0
     """End of the step before [s]."""
+
+    @property
+    def empty(self) -> bool:
+        """Nothing was scheduled."""
+        return not self.entries and not self.flock
 
 
 def can_jump(settings: Settings) -> bool:
@@ -76,80 +81,31 @@ class JumpingEngine(Engine):
         """Running requests that are neither in the flock nor done."""
         self.blocked = False
         """The first of those who wait could not be admitted, and nothing has become free since."""
-        self.last_end = 0.0
-        """End of the latest step that was started [s]."""
         self.under_way = FlockBatch([], [])
         """The latest step that was started."""
 
     # --- the loop ---------------------------------------------------------------------------------------------------------
 
-    def _run_in_turns(self) -> None:
-        while True:
-            self.receive()
-            if self._quiet() and (steps := self._horizon()) > 1:
-                now = self.now
-                end, _, done = self._jump(now, math.nan, steps)
-                if not done:
-                    return
-                self.now = end
-                for state in self._leavers():
-                    self._leave(state, end)
-                continue
-            batch = self.schedule()
-            if _empty(batch):
-                if not self._wait():
-                    return
-                continue
-            self.start(batch, self.now)
-            if batch.end > self.until:
-                return
-            self.now = batch.end
-            self.read(batch)
-
-    def _run_ahead(self) -> None:
-        queue: deque[Batch] = deque()
-        while True:
-            self.receive()
-            if self.running or self.waiting:
-                if (
-                    len(queue) == 1
-                    and self._quiet()
-                    and self._nothing_to_read(queue[0])
-                    and (steps := self._horizon()) > 1
-                ):
-                    self._count(queue.popleft())
-                    end, scheduled, done = self._jump(self.last_end, self.now, steps)
-                    if not done:
-                        return
-                    self.now = scheduled
-                    weight = self.counting + self.held_counting
-                    self.under_way = FlockBatch([], [], scheduled, end, self.size + self.held, weight, before=scheduled)
-                    self.under_way.leaving = self._leavers()  # in this order: those who leave count in the step
-                    queue.append(self.under_way)
-                    continue
-                batch = self.schedule()
-                if _empty(batch):
-                    batch.start = batch.end = max(self.now, self.last_end)
-                else:
-                    self.start(batch, max(self.now, self.last_end) if queue else self.now)
-                queue.append(batch)
-                if len(queue) < QUEUE:
-                    if not _empty(batch):
-                        continue
-                    if not self.running:
-                        queue.pop()
-                        if not self._wait():
-                            return
-                        continue
-            if not queue:
-                if not self._wait():
-                    return
-                continue
-            batch = queue.popleft()
-            if batch.end > self.until:
-                return
-            self.now = max(self.now, batch.end)
-            self.read(batch)
+    def leap(self, queue: deque[Batch] | None) -> bool | None:
+        """Run the flock until something happens; see :meth:`Engine.leap`."""
+        if queue is not None and (len(queue) != 1 or not self._nothing_to_read(queue[0])):
+            return None
+        if not self._quiet() or (steps := self._horizon()) <= 1:
+            return None
+        if queue is None:
+            self.now, _, done = self._jump(self.now, math.nan, steps)
+            for state in self._leavers():
+                self._leave(state, self.now)
+            return done > 0
+        self._count(queue.popleft())
+        end, scheduled, done = self._jump(self.last_end, self.now, steps)
+        if not done:
+            return False
+        self.now, weight = scheduled, self.counting + self.held_counting
+        self.under_way = FlockBatch([], [], scheduled, end, self.size + self.held, weight, before=scheduled)
+        self.under_way.leaving = self._leavers()  # after the weight: those who leave count in the step
+        queue.append(self.under_way)
+        return True
 
     def _quiet(self) -> bool:
         """Tell whether the next step is one of the flock and of nobody else, if no request comes."""
@@ -253,7 +209,6 @@ class JumpingEngine(Engine):
         """Start a step, and know when it ends."""
         if not isinstance(batch, FlockBatch):
             super().start(batch, time)
-            self.last_end = batch.end
             self.under_way = FlockBatch([], [])
             return
         decodes, reads = batch.flock, self._reads()
@@ -457,7 +412,7 @@ class JumpingEngine(Engine):
         return batch
 
     def _as_plain(self, state: State) -> None:
-        """Write down for a member what the flock knew of it; its token of the step under way, if it is not read yet, becomes one of its own."""
+        """Write down for a member what the flock knew of it; its token of a step that is not read yet becomes one of its own."""
         ahead = int(self.settings.asynchronous)
         state.placeholders = state.in_flight = ahead
         state.served.tokens = state.given - ahead
@@ -518,7 +473,3 @@ class Window:
         while self.full_at and self.left.get(self.full_at[0]):
             self.left[heapq.heappop(self.full_at)] -= 1
         return self.full_at[0] - count if self.full_at else 1 << 40
-
-
-def _empty(batch: Batch) -> bool:
-    return not batch.entries and not (isinstance(batch, FlockBatch) and batch.flock)

@@ -23,6 +23,7 @@ class Settings:
         max_model_len: longest sequence [tokens]; None for no limit.
         chunked_prefill: prompts that do not fit into the budget go in chunks; otherwise they wait until they fit whole.
         long_prefill_token_threshold: most tokens of one prompt per step beside other requests; 0 for no limit.
+        long_prefill_token_threshold_adaptive: the limit is the share of the budget that is left to each request, if that is more.
         prefix_caching: full blocks stay until they are needed, and a prompt that begins with them skips them.
         asynchronous: ``async_scheduling``: a step is scheduled while the one before it runs.
         policy: who goes first among those who wait, and last out of memory.
@@ -39,6 +40,7 @@ class Settings:
     max_model_len: int | None = None
     chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold_adaptive: bool = False
     prefix_caching: bool = True
     asynchronous: bool = True
     policy: Policy = "fcfs"

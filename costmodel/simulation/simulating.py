@@ -127,7 +127,7 @@ def run_interference(
         streams, context, prompt, every, first, duration, prompts, grow, injected_output
     )
     limits = (limits or Limits()).checked()
-    options = ServerOptions(**{"asynchronous": False, "max_num_seqs": streams + 4096, **options})  # type: ignore[typeddict-item]
+    options = ServerOptions(**{"asynchronous": False, "max_num_seqs": streams + 4096, **options})
     one_step = prompt * prompts + streams
     needed = streams * (context + 1) + prompts * (prompt + injected_output)
     options["max_num_seqs"] = min(options["max_num_seqs"] or one_step, _budget(options, one_step))

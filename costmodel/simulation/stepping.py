@@ -69,6 +69,11 @@ class Batch:
     start: float = 0.0
     end: float = 0.0
 
+    @property
+    def empty(self) -> bool:
+        """Nothing was scheduled."""
+        return not self.entries
+
 
 class Engine:
     """A simulated server.
@@ -98,11 +103,11 @@ class Engine:
         self.pool = BlockPool(settings.usable_blocks)
         self.running: list[State] = []
         self.waiting: WaitQueue[State] = WaitQueue(settings.policy)
-        self.now = 0.0
+        self.now = self.last_end = 0.0
         self.serials = 0
         self.chains: dict[tuple[int, int], int] = {}
         self._after_prefill = False
-        self._preempted = False
+        self._preempted, self._most = False, 0
         usable = settings.usable_blocks
         limits = [settings.max_model_len or ENDLESS, ENDLESS if usable is None else usable * settings.block_tokens]
         self.longest = min(limits)
@@ -124,9 +129,13 @@ class Engine:
         """Schedule, run, and read a step, then the next."""
         while True:
             self.receive()
+            if (leapt := self.leap(None)) is not None:
+                if not leapt:
+                    return
+                continue
             batch = self.schedule()
-            if not batch.entries:
-                if not self._wait():
+            if batch.empty:
+                if not self._preempted and not self._wait():
                     return
                 continue
             self.start(batch, self.now)
@@ -138,26 +147,14 @@ class Engine:
     def _run_ahead(self) -> None:
         """Schedule a step while the one before it runs: what comes and goes meanwhile is seen a step later."""
         queue: deque[Batch] = deque()
-        free = 0.0
         while True:
             self.receive()
-            if self.running or self.waiting:
-                batch = self.schedule()
-                if batch.entries:
-                    self.start(batch, max(self.now, free))
-                    free = batch.end
-                else:
-                    batch.start = batch.end = max(self.now, free)
-                queue.append(batch)
-                if len(queue) < QUEUE:
-                    # An idle engine schedules twice at once; with nothing scheduled and nothing under way, it waits for a request.
-                    if batch.entries or len(queue) > 1:
-                        continue
-                    if not self.running:
-                        queue.pop()
-                        if not self._wait():
-                            return
-                        continue
+            if (self.running or self.waiting) and (leapt := self.leap(queue)) is not None:
+                if not leapt:
+                    return
+                continue
+            if (self.running or self.waiting) and self._push(queue):
+                continue
             if not queue:
                 if not self._wait():
                     return
@@ -167,6 +164,22 @@ class Engine:
                 return
             self.now = max(self.now, batch.end)
             self.read(batch)
+
+    def _push(self, queue: deque[Batch]) -> bool:
+        """Schedule one more step; tell whether another is to be scheduled before the oldest is read."""
+        batch = self.schedule()
+        if batch.empty:
+            if not queue and not self.running:
+                return False
+            batch.start = batch.end = max(self.now, self.last_end)
+        else:
+            self.start(batch, max(self.now, self.last_end))
+        queue.append(batch)
+        return len(queue) < QUEUE and not batch.empty
+
+    def leap(self, queue: deque[Batch] | None) -> bool | None:
+        """Run many steps at once, if that can be: True if it was done, False if time is up, None if the next step is to be scheduled."""
+        return None
 
     def _wait(self) -> bool:
         """Go on to the next arrival; False if there is none, or it comes too late."""
@@ -251,7 +264,7 @@ class Engine:
                 reads[index] += cached + 1 if window is None else min(cached + 1, window)
         batch.start = time
         duration = clock.mixed(chunks, decodes, reads) if chunks else clock.decode(decodes, reads)
-        batch.end = time + duration
+        batch.end = self.last_end = time + duration
         tally = self.tally
         if batch.end <= self.until:
             tally.steps += 1
@@ -265,7 +278,7 @@ class Engine:
         """Decide on the next step."""
         entries: list[tuple[State, int]] = []
         budget, scheduler = self.settings.token_budget, self.settings.scheduler
-        self._preempted = False
+        self._preempted, self._most = False, self._threshold()
         if scheduler in ("prefill-first", "separate"):
             turn_of_decodes = scheduler == "separate" and self._after_prefill and bool(self.running)
             if not turn_of_decodes:
@@ -287,13 +300,15 @@ class Engine:
         return batch
 
     def _threshold(self) -> int:
-        alone = len(self.running) + len(self.waiting) <= 1
-        return 0 if alone else self.settings.long_prefill_token_threshold
+        settings, count = self.settings, len(self.running) + len(self.waiting)
+        threshold = settings.long_prefill_token_threshold if count > 1 else 0
+        if threshold and settings.long_prefill_token_threshold_adaptive:
+            return max(threshold, settings.token_budget // count)
+        return threshold
 
     def _continue(self, entries: list[tuple[State, int]], budget: int, order: list[State]) -> int:
         """Schedule running requests in turn, preempting the last where blocks run out; return the tokens that are left."""
-        threshold = self._threshold()
-        index = 0
+        threshold, index = self._most, 0
         while index < len(order) and budget > 0:
             state = order[index]
             index += 1
@@ -349,9 +364,12 @@ class Engine:
         self.waiting.push_first(state)
 
     def _admit(self, entries: list[tuple[State, int]], budget: int, whole: bool) -> None:
-        """Schedule waiting requests in turn, as far as tokens, places and blocks go; ``whole`` prompts only, the first whatever its size."""
+        """Schedule waiting requests in turn, as far as tokens, places and blocks go.
+
+        ``whole`` prompts only, if asked for, and the first of them whatever its size.
+        """
         settings, pool, waiting = self.settings, self.pool, self.waiting
-        threshold = self._threshold()
+        threshold = self._most
         skipped: list[State] = []
         while budget > 0 and waiting and len(self.running) < settings.max_num_seqs:
             state = waiting.first()
@@ -412,36 +430,20 @@ class Engine:
     def read(self, batch: Batch) -> None:
         """Take what a step gave: tokens, and with the last one the end of a request."""
         gaps: dict[float, int] = {}
-        tally, time = self.tally, batch.end
         ended: list[State] = []
         for (state, tokens, _), sampled in zip(batch.entries, batch.sampled, strict=True):
             state.in_flight -= tokens
             stale = state.stale > 0
             if stale:
                 state.stale -= tokens
-            if not sampled:
-                continue
-            served = state.served
-            if served.tokens == 0 and not state.request.standing:
-                served.first = time
-            else:
-                gap = time - served.last
-                if tally.counts(state.request):
+            if sampled:
+                gap = self._deliver(state, batch.end, stale)
+                if gap is not None:
                     gaps[gap] = gaps.get(gap, 0) + 1
-            served.last = time
-            served.tokens += 1
-            state.known += 1
-            if state.placeholders and not stale:
-                state.placeholders -= 1
-            if state.request.held:
-                state.known -= 1
-                state.computed -= 1
-            elif self.settings.asynchronous and state.running:
-                self._hold(state, state.computed - state.placeholders)
-            if served.tokens >= state.output:
-                ended.append(state)
+                if state.served.tokens >= state.output:
+                    ended.append(state)
         for gap, weight in gaps.items():
-            tally.gap(gap, weight)
+            self.tally.gap(gap, weight)
         for state in ended:
             state.served.done = True
             if state.running:
@@ -450,7 +452,26 @@ class Engine:
                 self.running.remove(state)
             else:
                 self.waiting.remove(state)
-            self.source.ended(state.request, time)
+            self.source.ended(state.request, batch.end)
+
+    def _deliver(self, state: State, time: float, stale: bool) -> float | None:
+        """Give a request a token; return the gap since the one before, if there was one and it counts [s]."""
+        served, gap = state.served, None
+        if served.tokens == 0 and not state.request.standing:
+            served.first = time
+        elif self.tally.counts(state.request):
+            gap = time - served.last
+        served.last = time
+        served.tokens += 1
+        if state.placeholders and not stale:
+            state.placeholders -= 1
+        if state.request.held:
+            state.computed -= 1
+            return gap
+        state.known += 1
+        if self.settings.asynchronous and state.running:
+            self._hold(state, state.computed - state.placeholders)
+        return gap
 
     # --- blocks -----------------------------------------------------------------------------------------------------------
 

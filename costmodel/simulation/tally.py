@@ -1,4 +1,4 @@
-"""What is counted while a simulation runs: every gap between two tokens, as segments of steps that differ by a formula, and every request."""
+"""What is counted while a simulation runs: every gap between two tokens, as runs of steps where it can be, and every request."""
 
 from __future__ import annotations
 
