@@ -320,7 +320,7 @@ class Engine:
             if 0 < threshold < tokens:
                 tokens = threshold
             tokens = min(tokens, budget)
-            if self.settings.max_model_len is not None and not state.request.held:
+            if self.settings.max_model_len is not None and not state.request.standing:
                 tokens = min(tokens, self.settings.max_model_len - state.computed - 1)
             if tokens <= 0:
                 continue
