@@ -390,7 +390,8 @@ class JumpingEngine(Engine):
             state.given = state.output - (state.end_at - self.count)
         for state in self.steady:
             self._hold_steady(state, -1)
-            state.computed = state.request.prompt + self.settings.asynchronous * (state.joined < self.count)
+            if state.joined < self.count:
+                state.computed = state.request.prompt + self.settings.asynchronous
         members, self.steady = members + self.steady, []
         for state in members:
             state.in_flock = False

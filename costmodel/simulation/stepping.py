@@ -469,7 +469,7 @@ class Engine:
         if state.placeholders and not stale:
             state.placeholders -= 1
         if state.request.held:
-            state.computed -= 1
+            state.computed -= not stale
             return gap
         state.known += 1
         if self.settings.asynchronous and state.running:
