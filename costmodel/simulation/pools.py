@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from costmodel.architecture.counts import kv_bytes_per_token
 from costmodel.checks import positive, whole
-from costmodel.hardware.errors import InputError
 from costmodel.simulation.requests import Listed, Request, Source
 from costmodel.simulation.server import Server
 from costmodel.simulation.settings import Settings
@@ -37,8 +36,8 @@ class Pools:
         whole(self.decode, "decode servers", 1, 100_000)
         if self.bandwidth is not None:
             positive(self.bandwidth, "KV bandwidth")
-        if not 0 <= self.latency < math.inf:
-            raise InputError(f"KV latency must be zero or more, not {self.latency}")
+        if self.latency != 0:
+            positive(self.latency, "KV latency")
         return self
 
 
@@ -72,44 +71,56 @@ def run_pools(
     asked = _everything(source)
     standing = [request for request in asked if request.standing]
     asked = [request for request in asked if not request.standing]
+    make = engine_for(server.settings)
     first: list[Tally] = []
     second: list[Tally] = []
-    make, interrupted = engine_for(server.settings), False
-    finished: list[Served] = []
+    prefilled: list[tuple[Served, Request]] = []
+    decoded: dict[int, Served] = {}
+    """Second halves, by the identity of their first."""
     try:
         for index in range(pools.prefill):
+            own = asked[index :: pools.prefill]  # by arrival, as the engine takes them
             tally = Tally(measured=measured, keep_steps=measured is not None)
             first.append(tally)
-            own = [replace(request, output=1) for request in asked[index :: pools.prefill]]
-            make(server.settings, server.clock, Listed(own), tally, delay=server.delay, until=until).run()
-        order = [item for tally in first for item in tally.served]
-        given = {id(request): number for number, request in enumerate(asked)}
-        wanted = _wanted(asked, pools.prefill)
-        pairs = list(zip(order, wanted, strict=True))
-        pairs.sort(key=lambda pair: given[id(pair[1])])
-        passed = [(item, request) for item, request in pairs if item.done and request.output > 1]
+            halves = Listed([replace(request, output=1) for request in own])
+            try:
+                make(server.settings, server.clock, halves, tally, delay=server.delay, until=until).run()
+            finally:
+                prefilled += zip(tally.served, own, strict=False)
+        passed = [pair for pair in prefilled if pair[0].done and _more(pair[1], server.settings)]
         passed.sort(key=lambda pair: pair[0].last)
-        finished = [item for item, request in pairs if not (item.done and request.output > 1)]
         for index in range(pools.decode):
-            tally = Tally(measured=measured)
-            second.append(tally)
-            own = [
-                replace(
-                    request,
-                    arrival=item.last + transfer_seconds(server, pools, request.prompt),
-                    prefilled=item.last,
+            sent = [
+                (
+                    item,
+                    replace(
+                        request,
+                        arrival=item.last + transfer_seconds(server, pools, request.prompt),
+                        prefilled=item.last,
+                    ),
                 )
                 for item, request in passed[index :: pools.decode]
             ]
-            streams = standing[index :: pools.decode]
-            make(server.settings, server.clock, Listed([*streams, *own]), tally, until=until).run()
-            halves = passed[index :: pools.decode]
-            decoded = [item for item in tally.served if not item.request.standing]
-            finished += [_joined(item, request, later) for (item, request), later in zip(halves, decoded, strict=False)]
+            sent.sort(key=lambda pair: pair[1].arrival)  # a long prompt may come after a short one that was done later
+            tally = Tally(measured=measured)
+            second.append(tally)
+            coming = Listed([*standing[index :: pools.decode], *(request for _, request in sent)])
+            try:
+                make(server.settings, server.clock, coming, tally, until=until).run()
+            finally:
+                taken = (item for item in tally.served if not item.request.standing)
+                decoded.update((id(half), later) for (half, _), later in zip(sent, taken, strict=False))
+        interrupted = False
     except KeyboardInterrupt:
         interrupted = True
+    finished = [_joined(item, request, decoded.get(id(item)), server.settings) for item, request in prefilled]
     finished.sort(key=lambda item: item.request.arrival)
     return [*first, *second], finished, interrupted
+
+
+def _more(request: Request, settings: Settings) -> bool:
+    """Tell whether a request is to have more than the token that its prefill gives."""
+    return request.output > 1 and (settings.max_model_len is None or request.prompt + 1 < settings.max_model_len)
 
 
 def _everything(source: Source) -> list[Request]:
@@ -119,20 +130,17 @@ def _everything(source: Source) -> list[Request]:
     return found
 
 
-def _wanted(asked: Sequence[Request], servers: int) -> list[Request]:
-    return [request for index in range(servers) for request in asked[index::servers]]
-
-
-def _joined(first: Served, request: Request, second: Served) -> Served:
-    """Return both halves of a request as one."""
+def _joined(first: Served, request: Request, second: Served | None, settings: Settings) -> Served:
+    """Return both halves of a request as one; it may not have reached the second."""
+    last = first if second is None else second
     return Served(
         request,
         scheduled=first.scheduled,
         first=first.first,
-        last=second.last,
-        tokens=second.tokens,
-        done=second.done,
-        preemptions=first.preemptions + second.preemptions,
+        last=last.last,
+        tokens=last.tokens,
+        done=last.done and (second is not None or not _more(request, settings)),
+        preemptions=first.preemptions + (second.preemptions if second else 0),
         cached=first.cached,
-        refused=second.refused,
+        refused=last.refused,
     )

@@ -207,7 +207,8 @@ def make_result(
     for item in served:
         if item.refused:
             refused[item.refused] = refused.get(item.refused, 0) + 1
-    tokens = gaps.count if streams else sum(item.tokens for item in served)
+    # Every token is a request's first or ends a gap; what single requests have is known only when they end.
+    tokens = gaps.count if streams else gaps.count + len(started)
     return Result(
         gaps=gaps.count,
         gaps_per_stream=gaps.count / streams if streams else None,

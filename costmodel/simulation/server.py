@@ -82,7 +82,13 @@ class Server:
     warnings: tuple[str, ...]
 
 
-def make_server(options: ServerOptions, prompt: int, budget: int | None, unlimited_if_small: int = 0) -> Server:
+def make_server(
+    options: ServerOptions,
+    prompt: int,
+    budget: int | None,
+    unlimited_if_small: int = 0,
+    most_seqs: int | None = None,
+) -> Server:
     """Build a server.
 
     Args:
@@ -90,6 +96,7 @@ def make_server(options: ServerOptions, prompt: int, budget: int | None, unlimit
         prompt: tokens of the prompt that ``prefill_s`` is the time of.
         budget: token budget where the options say nothing; None for vLLM's default [tokens].
         unlimited_if_small: tokens that the KV cache must hold, or else it is taken to be unlimited, and a warning says so.
+        most_seqs: sequences that run at once where the options say nothing; None for vLLM's default.
 
     Raises:
         InputError: an option is out of range, or they contradict each other.
@@ -141,7 +148,7 @@ def make_server(options: ServerOptions, prompt: int, budget: int | None, unlimit
         clock = StepClock(build_parameters(deployment, rates))
         delay, rung = request_overheads(fitted)[0], "calibrated" if fitted else "roofline"
         calibration = fitted.name if fitted else None
-    settings = _settings(options, deployment, budget, scheduler, policy)
+    settings = _settings(options, deployment, budget, scheduler, policy, most_seqs)
     settings, more = _memory(options, deployment, settings, unlimited_if_small)
     warnings += more
     info = ServerInfo(
@@ -171,7 +178,12 @@ SARATHI_BUDGET = 512
 
 
 def _settings(
-    options: ServerOptions, deployment: Deployment | None, budget: int | None, scheduler: str, policy: str
+    options: ServerOptions,
+    deployment: Deployment | None,
+    budget: int | None,
+    scheduler: str,
+    policy: str,
+    most_seqs: int | None,
 ) -> Settings:
     chunk = options.get("chunk")
     if isinstance(chunk, str) and chunk != "engine":
@@ -182,15 +194,16 @@ def _settings(
         chunk = budget
     if chunk is None or isinstance(chunk, str):
         chunk = default_token_budget(deployment) if deployment else FIXED_BUDGET
+    chunk = whole(chunk, "chunk", 1)
     seqs = options.get("max_num_seqs")
     if seqs is None:
-        seqs = default_max_num_seqs(deployment) if deployment else FIXED_SEQS
-        seqs = min(seqs, chunk) if isinstance(chunk, int) else seqs
+        seqs = most_seqs or (default_max_num_seqs(deployment) if deployment else FIXED_SEQS)
+        seqs = min(seqs, chunk)
     watermark = options.get("watermark", 0.0)
     if not isinstance(watermark, (int, float)) or not 0 <= watermark < 1:
         raise InputError(f"watermark must be a share of the KV cache from 0 to below 1, not {shown(watermark)}")
     settings = Settings(
-        token_budget=whole(chunk, "chunk", 1),
+        token_budget=chunk,
         max_num_seqs=whole(seqs, "max-num-seqs", 1, 1_000_000),
         block_tokens=whole(options.get("block_tokens", 16), "block-size", 1, 65536),
         chunked_prefill=bool(options.get("chunked_prefill", True)),
@@ -241,6 +254,24 @@ def _memory(
         longest = whole(longest, "max-model-len", 1)
     elif deployment is not None and not needed:
         longest = deployment.architecture.max_positions or None
-        if not settings.chunked_prefill and longest is not None:
-            longest = min(longest, settings.token_budget)
+    if not settings.chunked_prefill and settings.scheduler == "vllm" and not needed:
+        longest, more = _whole_prompts(settings.token_budget, options.get("max_model_len"), longest)
+        warnings += more
     return replace(settings, kv_blocks=blocks, max_model_len=longest), warnings
+
+
+def _whole_prompts(budget: int, given: int | None, longest: int | None) -> tuple[int, list[str]]:
+    """Return the longest sequence without chunks, and a warning if that is less than it would be.
+
+    Whoever is preempted starts again in one step, the answer so far included: vLLM wants a token budget of max_model_len at least.
+    """
+    if given is not None and given > budget:
+        raise InputError(
+            f"without chunked prefill, max-model-len {given} needs a token budget as large: use --chunk {given} or more, "
+            f"or --max-model-len {budget} or less"
+        )
+    if longest is not None and longest <= budget:
+        return longest, []
+    return budget, [
+        f"without chunked prefill no sequence is longer than the token budget: answers end at {budget:,} tokens"
+    ]

@@ -127,16 +127,11 @@ def run_interference(
         streams, context, prompt, every, first, duration, prompts, grow, injected_output
     )
     limits = (limits or Limits()).checked()
-    options = ServerOptions(**{"asynchronous": False, "max_num_seqs": streams + 4096, **options})
+    options = ServerOptions(**{"asynchronous": False, **options})
     one_step = prompt * prompts + streams
     needed = streams * (context + 1) + prompts * (prompt + injected_output)
-    options["max_num_seqs"] = min(options["max_num_seqs"] or one_step, _budget(options, one_step))
-    server = make_server(options, prompt, one_step, unlimited_if_small=needed)
-    if server.settings.token_budget <= streams:
-        raise InputError(
-            f"a token budget of {server.settings.token_budget} leaves no room for a prompt beside {streams} running streams "
-            f"(every stream takes one token of it); use at least {streams + 1}"
-        )
+    server = make_server(options, prompt, one_step, unlimited_if_small=needed, most_seqs=streams + MOST_PROMPTS)
+    _check_room(server.settings, streams, context)
     runs = []
     for prompted in ([], injected):
         run = _run(server, Listed([*background, *prompted]), limits, duration, "stream", streams, pools)
@@ -161,9 +156,33 @@ def run_interference(
     return Simulated(document, tuple(runs))
 
 
-def _budget(options: ServerOptions, one_step: int) -> int:
-    chunk = options.get("chunk")
-    return chunk if isinstance(chunk, int) and not isinstance(chunk, bool) and chunk > 0 else one_step
+MOST_PROMPTS = 4096
+"""Injected prompts that run at once beside the streams, where max_num_seqs is not given."""
+
+
+def _check_room(settings: Settings, streams: int, context: int) -> None:
+    """Raise :class:`InputError` if the streams cannot run, or leave no place for a prompt."""
+    if settings.token_budget <= streams:
+        raise InputError(
+            f"a token budget of {settings.token_budget} leaves no room for a prompt beside {streams} running streams "
+            f"(every stream takes one token of it); use at least {streams + 1}"
+        )
+    if settings.max_num_seqs <= streams:
+        raise InputError(
+            f"max-num-seqs {settings.max_num_seqs} leaves no place for a prompt beside {streams} running streams; "
+            f"use at least {streams + 1}"
+        )
+    if settings.max_model_len is not None and settings.max_model_len <= context:
+        raise InputError(
+            f"max-model-len {settings.max_model_len} is too short for streams at context {context}; use at least {context + 1}"
+        )
+    blocks = streams * -(-(context + 1) // settings.block_tokens)
+    if settings.usable_blocks is not None and settings.usable_blocks < blocks:
+        tokens = settings.usable_blocks * settings.block_tokens
+        raise InputError(
+            f"a KV cache of {tokens:,} tokens does not hold {streams} streams at context {context}; "
+            f"use --kv-tokens {blocks * settings.block_tokens} or more"
+        )
 
 
 def simulate_load(

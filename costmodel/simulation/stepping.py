@@ -120,8 +120,8 @@ class Engine:
             self._run_ahead()
         else:
             self._run_in_turns()
-        if self.until < math.inf:  # who came while the last steps ran
-            self.now = max(self.now, self.until)
+        if self.until < math.inf:  # who was sent while the last steps ran
+            self.now = max(self.now, self.until + self.delay)
             self.receive()
         return self.tally
 
@@ -203,6 +203,8 @@ class Engine:
     def refusal(self, request: Request) -> str | None:
         """Return why the engine would not take a request, None if it would."""
         settings = self.settings
+        if request.standing:
+            return None
         if settings.max_model_len is not None and request.prompt >= settings.max_model_len:
             return "prompt longer than max_model_len allows"
         if request.prompt >= self.longest:
@@ -324,10 +326,7 @@ class Engine:
                 tokens = min(tokens, self.settings.max_model_len - state.computed - 1)
             if tokens <= 0:
                 continue
-            reached = state.computed + tokens
-            if state.request.held:
-                reached = min(reached, state.prompt + 1)  # the token before makes way
-            needed = self._blocks(reached) - state.held
+            needed = self._needed(state, tokens)
             while needed > self.pool.free:
                 victim = self._victim()
                 if order is self.running:
@@ -480,6 +479,11 @@ class Engine:
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.settings.block_tokens)
+
+    def _needed(self, state: State, tokens: int) -> int:
+        """Return the blocks that a running request takes for more tokens; where its context is held, the token before makes way."""
+        reached = state.computed + tokens
+        return self._blocks(min(reached, state.prompt + 1) if state.request.held else reached) - state.held
 
     def _hold(self, state: State, tokens: int) -> None:
         """Let the prefix cache know the blocks that ``tokens`` fill."""

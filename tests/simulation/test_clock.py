@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from costmodel.building import build_parameters
 from costmodel.deployment import deploy
 from costmodel.equations.rates import CalibratedRates
-from costmodel.simulation.clock import FEWEST_IF_CURVED, FEWEST_IN_CLOSED_FORM, MOST_CHUNKS, Clock, FixedClock, StepClock
+from costmodel.simulation.clock import (
+    FEWEST_IF_CURVED,
+    FEWEST_IN_CLOSED_FORM,
+    MOST_CHUNKS,
+    Clock,
+    FixedClock,
+    StepClock,
+)
 from tests.simulation.pairs import CLOCKS, clock_of
 from tests.strategies import calibrations, deployments, examples
 
@@ -21,7 +28,14 @@ NAN = math.nan
 
 
 def one_by_one(
-    clock: Clock, now: float, decodes: int, reads: list[float], growth: list[float], steps: int, until: float, lag: float
+    clock: Clock,
+    now: float,
+    decodes: int,
+    reads: list[float],
+    growth: list[float],
+    steps: int,
+    until: float,
+    lag: float,
 ) -> tuple[float, float, int]:
     """Do what :meth:`Clock.run` promises, a step at a time."""
     done, lagging = 0, not math.isnan(lag)
@@ -34,7 +48,16 @@ def one_by_one(
     return now, lag, done
 
 
-def agree(clock: Clock, now: float, decodes: int, reads: list[float], growth: list[float], steps: int, until: float, lag: float) -> int:  # fmt: skip
+def agree(
+    clock: Clock,
+    now: float,
+    decodes: int,
+    reads: list[float],
+    growth: list[float],
+    steps: int,
+    until: float,
+    lag: float,
+) -> int:
     """Run both ways, hold the results together, and return the number of steps."""
     first, second = list(reads), list(reads)
     expected = one_by_one(clock, now, decodes, first, growth, steps, until, lag)
@@ -58,13 +81,16 @@ def runs(draw: st.DrawFn, clock: Clock) -> dict[str, Any]:
         most = 50_000 if window is None else window
         context = draw(st.integers(1, most))
         reads.append(float(decodes * context))
-        growth.append(0.0 if held or window is not None and context == most else float(draw(st.integers(1, decodes))))
+        growth.append(0.0 if held or (window is not None and context == most) else float(draw(st.integers(1, decodes))))
     steps = draw(st.sampled_from([1, 2, 15, 16, 17, 100, 255, 256, 700]))
     now = draw(st.sampled_from([0.0, 12.5]))
     step = clock.decode(decodes, reads)
     lag = draw(st.sampled_from([NAN, now, now - 0.3 * step]))
     ahead = draw(st.sampled_from([math.inf, 0.0, 0.41, 1.73, 9.37, 123.456, 10_000.7]))
-    return {"now": now, "decodes": decodes, "reads": reads, "growth": growth, "steps": steps, "until": now + ahead * step, "lag": lag}  # fmt: skip
+    return {
+        "now": now, "decodes": decodes, "reads": reads, "growth": growth,
+        "steps": steps, "until": now + ahead * step, "lag": lag,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("which", CLOCKS, ids=str)
@@ -91,7 +117,10 @@ def test_closed_form_and_loop_agree_at_the_sizes_where_they_change_over(steps: i
     for which in CLOCKS:
         clock = clock_of(which)
         reads = [32 * 500.0 for _ in clock.windows]
-        assert agree(clock, 0.0, 32, reads, [32.0 if w is None else 0.0 for w in clock.windows], steps, math.inf, lag) == steps
+        assert (
+            agree(clock, 0.0, 32, reads, [32.0 if w is None else 0.0 for w in clock.windows], steps, math.inf, lag)
+            == steps
+        )
 
 
 def test_a_corner_of_the_roofline_is_not_cut() -> None:
@@ -144,7 +173,7 @@ def test_more_chunks_than_are_compiled_go_on_where_the_compiled_ones_end() -> No
     """A chunk more is some time more, on either side of the change from compiled steps to the equations."""
     clock = StepClock(build_parameters(deploy("Llama-3.1-8B", "h100"), None))
     times = [clock.mixed([(100, 50)] * n, 8, [8 * 300.0]) for n in range(MOST_CHUNKS - 2, MOST_CHUNKS + 4)]
-    assert all(0 < np.diff(times))
+    assert all(np.diff(times) > 0)
     assert np.diff(times, 2) == pytest.approx([0.0] * 4, abs=1e-5)
     alone = [clock.mixed([(100, 50)] * n, 0, [0.0]) for n in (MOST_CHUNKS, MOST_CHUNKS + 1)]
     assert alone[0] < alone[1] < times[3]

@@ -83,7 +83,11 @@ def test_two_passes_and_small_blocks_give_the_same(which: tuple[str, str, bool] 
 
 def test_two_passes_over_gaps_that_are_all_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantiles, "MOST_AT_ONCE", 0)
-    for gaps in ({0.01: 5}, {0.01: 5, math.nextafter(0.01, 1): 5}, {0.01: 1, 0.01 * (1 + 1e-13): 2, 0.01 * (1 + 2e-13): 3}):
+    for gaps in (
+        {0.01: 5},
+        {0.01: 5, math.nextafter(0.01, 1): 5},
+        {0.01: 1, 0.01 * (1 + 1e-13): 2, 0.01 * (1 + 2e-13): 3},
+    ):
         check([tally_of(gaps)], FixedClock(0.01, 1.0, 10))
     check([tally_of({}, [[3, 3, 1000, 5.0, 0.0]])], FixedClock(0.01, 1.0, 10))
 
@@ -94,7 +98,8 @@ def test_a_segment_longer_than_a_block_is_cut_in_pieces(monkeypatch: pytest.Monk
     rows = [[2, 2, 30, 50.0, 2.0], [3, 5, 1050, 900.0, 5.0], [1, 1, 99, 9.0, 1.0], [1, 1, 100, 9.0, 1.0]]
     check([tally_of({}, rows)], clock)
     sizes = [len(values) for values, _ in Gaps([tally_of({}, rows)], clock).blocks()]
-    assert max(sizes) <= 100 and sum(sizes) == 1279
+    assert max(sizes) <= 100
+    assert sum(sizes) == 1279
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,8 @@ def test_who_starts_again_finds_what_is_still_in_the_prefix_cache() -> None:
     requests = [Request(0.0, 40, 30), Request(0.0, 40, 30)]
     with_cache, steps = run(settings(kv_blocks=28, block_tokens=4, prefix_caching=True), requests)
     without, again = run(settings(kv_blocks=28, block_tokens=4), requests)
-    assert with_cache.preemptions and without.preemptions
+    assert with_cache.preemptions
+    assert without.preemptions
     most = [max(tokens for step in log[1:] for _, tokens in step) for log in (steps, again)]
     assert most[0] < most[1]
 
@@ -312,7 +313,9 @@ def test_standing_streams_go_on_whatever_the_longest_sequence(scheduler: Schedul
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("scheduler", ["vllm", "prefill-first", "separate", "sarathi"])
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
-def test_every_scheduler_serves_everybody_in_little_memory(scheduler: Scheduler, policy: str, asynchronous: bool) -> None:
+def test_every_scheduler_serves_everybody_in_little_memory(
+    scheduler: Scheduler, policy: str, asynchronous: bool
+) -> None:
     requests = [
         Request(0.01 * number, 10 + 7 * (number % 5), 1 + 9 * (number % 4), priority=number % 3, prefix=(number % 2,))
         for number in range(60)
