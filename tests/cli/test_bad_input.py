@@ -222,6 +222,7 @@ CASES = (
     ("formula --solve prompt --spike-ms 50 --ratio 3", "exactly one of --spike-ms"),
     ("formula --solve prompt --spike-ms nan", "finite number above zero", "nan"),
     ("formula --solve prompt --spike-ms inf", "finite number above zero", "inf"),
+    ("formula --solve prompt --spike-ms 1e308", "at most 1e+15"),
     ("formula --solve prompt --spike-ms 0", "finite number above zero", "0"),
     ("formula --solve prompt --ratio=-28", "ratio", "above zero", "-28"),
     ("formula --solve prompt --ratio 1e999", "ratio", "finite"),
