@@ -157,19 +157,19 @@ def _title(predictions: Sequence[Prediction], names: Sequence[str], experts: boo
         end = f"{second} of the {style.format_seconds(rung.spike_s)} spike step"
         return f"{begin} and {end} are {decode}" if decode == mixed else f"{begin} is {decode}, {end} {mixed}"
     floors = [prediction.headline != "calibrated" for prediction in predictions]
-    mixed = any(floors) and not all(floors)
+    unlike = any(floors) and not all(floors)
     heights = [
         (prediction.spike.height_s, name)
         for prediction, name, floor in zip(predictions, names, floors, strict=True)
-        if not (mixed and floor)  # a floor is not comparable to a forecast
+        if not (unlike and floor)  # a floor is not comparable to a forecast
     ]
-    rest = f"; {plural(sum(floors), 'floor')} not ranked" if mixed else ""
+    rest = f"; {plural(sum(floors), 'floor')} not ranked" if unlike else ""
     (low, best), (high, worst) = min(heights), max(heights)
     best, worst = (name if len(name) <= _LONG_NAME else f"{name[: _LONG_NAME - 1]}…" for name in (best, worst))
     if len(heights) == 1:
         return f"Spike step: {style.format_seconds(low)} ({best}){rest}"
     if low >= 0.995 * high:
-        who = f"All {len(heights)}" + (" calibrated" if mixed else "")
+        who = f"All {len(heights)}" + (" calibrated" if unlike else "")
         return f"{who} configurations spike to {style.format_seconds(high)}{rest}"
     return f"Spike step: {style.format_seconds(low)} ({best}) to {style.format_seconds(high)} ({worst}){rest}"
 
