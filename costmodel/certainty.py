@@ -85,6 +85,17 @@ def request_overheads(calibration: Calibration | None) -> tuple[float, float]:
     return (fitted.number("per_request_s"), fitted.number("steps_waited")) if fitted else (0.0, 0.5)
 
 
+def arrival_overheads(calibration: Calibration | None) -> tuple[float, float, float]:
+    """Return what lies between a request being sent and the engine having it: a time [s], a time per prompt token [s], decode steps.
+
+    Where a calibration has none for simulations, the time of a request outside its steps stands in.
+    """
+    fitted = calibration.operators.get("arrival") if calibration else None
+    if fitted is None:
+        return request_overheads(calibration)[0], 0.0, 0.0
+    return fitted.number("per_request_s"), fitted.number("per_prompt_token_s"), fitted.number("steps")
+
+
 def no_calibration(deployment: Deployment, engine: str) -> str:
     """Return what to say where the calibrated rung is asked for and there is no calibration."""
     shipped = shipped_calibrations()

@@ -124,6 +124,11 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "per_request_s": (0.0, 0.0, 60.0),
         "steps_waited": (0.0, 0.0, 10.0),
     },
+    "arrival": {
+        "per_request_s": (0.0, 0.0, 60.0),
+        "per_prompt_token_s": (0.0, 0.0, 1e-2),
+        "steps": (0.0, 0.0, 100.0),
+    },
 }
 """Named forms and, for each of their parameters, the default and the bounds [low, high] it must keep.
 
@@ -160,6 +165,8 @@ the nomenclature, and cached_bytes what the cache saves: half of the traffic at 
 graph_multiple pads the batch of a decode step (CUDA graphs are captured in steps).
 ``overlap``: the share of every kernel's launch_s and latency_s that disappears behind the kernel before it: tables time kernels one by one.
 ``request``: per_request_s of a request outside its steps, and steps_waited, the steps under way that a prompt waits for.
+``arrival``: per_request_s + per_prompt_token_s·n + steps decode steps between a request being sent and the engine having it; the same as
+``request``, but for a simulation, which knows by itself which steps a prompt waits for.
 """
 
 OPERATORS: Final = {
@@ -176,6 +183,7 @@ OPERATORS: Final = {
     "overhead.eager": "overhead",
     "launches": "overlap",
     "request": "request",
+    "arrival": "arrival",
 }
 """Operators a calibration may name and their plain form. The first five may carry a suffix: the format that
 weights are stored in goes before the compute dtype, and that before none (``gemm.fp8-block``, ``gemm.fp8``, ``gemm``).
