@@ -136,7 +136,8 @@ class JumpingEngine(Engine):
     def _jump(self, start: float, scheduled: float, steps: int) -> tuple[float, float, int]:
         """Run up to ``steps`` steps of the flock; return their end, when the next one is scheduled, and how many were run."""
         until = self.until
-        if not self.waiting:
+        # Who comes while others wait changes nothing, unless the engine refuses it and the client asks again.
+        if not self.waiting or self.source.hears:
             until = min(until, self.source.next_arrival() + self.delay)
         size = self.size + self.held
         reads, growth = self._reads(), self._growth()
@@ -389,13 +390,15 @@ class JumpingEngine(Engine):
             state.given = state.output - (state.end_at - self.count)
         for state in self.steady:
             self._hold_steady(state, -1)
-            state.computed = state.request.prompt + self.settings.asynchronous * (state.joined < self.count)
+            if state.joined < self.count:
+                state.computed = state.request.prompt + self.settings.asynchronous
         members, self.steady = members + self.steady, []
         for state in members:
             state.in_flock = False
             if state.joined < self.count:
                 self._as_plain(state)
-            state.held = self._blocks(state.computed)
+            if not state.request.held:
+                state.held = self._blocks(state.computed)
         if self.settings.asynchronous:
             for state in self.under_way.leaving:
                 state.placeholders = state.in_flight = 1

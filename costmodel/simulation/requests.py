@@ -43,6 +43,9 @@ class Request:
 class Source(Protocol):
     """Where requests come from, in the order of their arrival."""
 
+    hears: bool
+    """Whether what comes depends on when others end, or are refused."""
+
     def next_arrival(self) -> float:
         """Return when the next request is sent; infinity if none is known [s]."""
 
@@ -59,6 +62,8 @@ class Listed:
     Args:
         requests: in any order; equal arrivals stay in theirs.
     """
+
+    hears = False
 
     def __init__(self, requests: Iterable[Request]) -> None:
         self._requests = sorted(requests, key=lambda request: request.arrival)
@@ -122,6 +127,8 @@ class ClosedLoop:
         think: time that a client takes between an answer and its next request [s].
         ramp: over which the first requests are spread; 0 for all at once [s].
     """
+
+    hears = True
 
     def __init__(
         self, clients: int, make: Callable[[float], Request | None], think: float = 0, ramp: float = 0

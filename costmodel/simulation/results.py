@@ -208,7 +208,6 @@ def make_result(
         if item.refused:
             refused[item.refused] = refused.get(item.refused, 0) + 1
     tokens = gaps.count if streams else sum(item.tokens for item in served)
-    samples = [sample for tally in tallies for sample in tally.samples]
     return Result(
         gaps=gaps.count,
         gaps_per_stream=gaps.count / streams if streams else None,
@@ -241,10 +240,10 @@ def make_result(
         preemptions=sum(tally.preemptions for tally in tallies),
         steps=sum(tally.steps for tally in tallies),
         busy_share=min(sum(tally.busy for tally in tallies) / (duration * len(tallies)), 1.0) if duration > 0 else 0.0,
-        running_max=max((running for _, running, _, _ in samples), default=0),
-        waiting_max=max((waiting for _, _, waiting, _ in samples), default=0),
+        running_max=max((tally.running_max for tally in tallies), default=0),
+        waiting_max=max((tally.waiting_max for tally in tallies), default=0),
         kv_blocks=kv_blocks,
-        kv_blocks_max=max((used for _, _, _, used in samples), default=0),
+        kv_blocks_max=max((tally.blocks_max for tally in tallies), default=0),
     )
 
 

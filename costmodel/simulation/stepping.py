@@ -169,8 +169,8 @@ class Engine:
         """Schedule one more step; tell whether another is to be scheduled before the oldest is read."""
         batch = self.schedule()
         if batch.empty:
-            if not queue and not self.running:
-                return False
+            if not self.running and all(earlier.empty for earlier in queue):
+                return False  # who waits can only wait for another request
             batch.start = batch.end = max(self.now, self.last_end)
         else:
             self.start(batch, max(self.now, self.last_end))
@@ -225,10 +225,10 @@ class Engine:
         if not request.standing:
             self.waiting.push(state)
             return
-        # The stream has its context in the cache and waits for its next token.
+        # The stream has its context in the cache and waits for its next token; one that is held has that token's block as well.
         state.known, state.computed = request.prompt + 1, request.prompt
-        state.held = -(-(request.prompt + 1) // self.settings.block_tokens)
-        self.pool.allocate(min(state.held, self.pool.free))
+        state.held = min(self._blocks(request.prompt + request.held), self.pool.free)
+        self.pool.allocate(state.held)
         served.scheduled = served.first = served.last = self.now
         state.running = True
         self.running.append(state)
@@ -320,11 +320,14 @@ class Engine:
             if 0 < threshold < tokens:
                 tokens = threshold
             tokens = min(tokens, budget)
-            if self.settings.max_model_len is not None and not state.request.held:
+            if self.settings.max_model_len is not None and not state.request.standing:
                 tokens = min(tokens, self.settings.max_model_len - state.computed - 1)
             if tokens <= 0:
                 continue
-            needed = self._blocks(state.computed + tokens) - state.held
+            reached = state.computed + tokens
+            if state.request.held:
+                reached = min(reached, state.prompt + 1)  # the token before makes way
+            needed = self._blocks(reached) - state.held
             while needed > self.pool.free:
                 victim = self._victim()
                 if order is self.running:
@@ -466,7 +469,7 @@ class Engine:
         if state.placeholders and not stale:
             state.placeholders -= 1
         if state.request.held:
-            state.computed -= 1
+            state.computed -= not stale
             return gap
         state.known += 1
         if self.settings.asynchronous and state.running:

@@ -64,6 +64,10 @@ class Tally:
     mixed_steps: list[MixedStep] = field(default_factory=list)
     samples: list[tuple[float, int, int, int]] = field(default_factory=list)
     """(time [s], running, waiting, used blocks)."""
+    running_max: int = 0
+    waiting_max: int = 0
+    blocks_max: int = 0
+    """Most that ran, waited and were used at any sample, those that were dropped included."""
     steps: int = 0
     events: int = 0
     """Steps that were not run as part of a segment."""
@@ -91,6 +95,9 @@ class Tally:
 
     def sample(self, time: float, running: int, waiting: int, used: int) -> None:
         """Note the state of the engine."""
+        self.running_max = max(self.running_max, running)
+        self.waiting_max = max(self.waiting_max, waiting)
+        self.blocks_max = max(self.blocks_max, used)
         self._seen += 1
         if self._seen % self._stride:
             return
