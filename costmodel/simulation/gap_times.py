@@ -38,7 +38,9 @@ def gap_times(tallies: Sequence[Tally], clock: Clock) -> GapTimes:
     for tally in tallies:
         pieces.append(np.array(tally.timed).reshape(-1, 3))
         rows = np.array(tally.segments).reshape(-1, width)
-        for row, start in zip(rows, tally.starts, strict=False):  # one may lack its start where Ctrl-C fell between the two
+        for row, start in zip(
+            rows, tally.starts, strict=False
+        ):  # one may lack its start where Ctrl-C fell between the two
             pieces.append(_segment(row, start, clock))
     found = np.concatenate(pieces)
     found = found[np.argsort(found[:, 0], kind="stable")]

@@ -148,6 +148,7 @@ class JumpingEngine(Engine):
         if not done:
             return end, lag, 0
         tally = self.tally
+        tally.sample(start, len(self.running), len(self.waiting), self.pool.used)
         counted = done - self.settings.asynchronous  # the last step is read later
         if counted and (weight := self.counting + self.held_counting):
             tally.segments.extend((weight, size, counted, *first, *growth))

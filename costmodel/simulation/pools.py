@@ -10,9 +10,9 @@ from costmodel.architecture.counts import kv_bytes_per_token
 from costmodel.checks import positive, whole
 from costmodel.hardware.errors import InputError
 from costmodel.simulation.requests import Listed, Request, Source
+from costmodel.simulation.results import PoolsInfo
 from costmodel.simulation.server import Server
 from costmodel.simulation.settings import Settings
-from costmodel.simulation.results import PoolsInfo
 from costmodel.simulation.stepping import Engine, Progress
 from costmodel.simulation.tally import Served, Tally
 
@@ -107,16 +107,16 @@ def run_pools(
                 for arrival, item, request in passed[index :: pools.decode]
             ]
             streams = standing[index :: pools.decode]
-            make(
-                server.settings, server.clock, Listed([*streams, *own]), tally, until=until, progress=progress
-            ).run()
+            make(server.settings, server.clock, Listed([*streams, *own]), tally, until=until, progress=progress).run()
     except KeyboardInterrupt:
         interrupted = True
     decoded: dict[int, Served] = {}
     for index, tally in enumerate(second):
         halves = [item for item in tally.served if not item.request.standing]
         decoded.update(zip((id(item) for _, item, _ in passed[index :: pools.decode]), halves, strict=False))
-    finished = [_joined(item, request, decoded.get(id(item))) for item, request in _prefilled(first, asked, pools.prefill)]
+    finished = [
+        _joined(item, request, decoded.get(id(item))) for item, request in _prefilled(first, asked, pools.prefill)
+    ]
     finished.sort(key=lambda item: item.request.arrival)
     return [*first, *second], finished, interrupted
 
@@ -124,9 +124,7 @@ def run_pools(
 def _prefilled(tallies: Sequence[Tally], asked: Sequence[Request], servers: int) -> list[tuple[Served, Request]]:
     """Return what became of the requests that the prefill servers have got, and what was asked; requests go round among the servers."""
     return [
-        pair
-        for index, tally in enumerate(tallies)
-        for pair in zip(tally.served, asked[index::servers], strict=False)
+        pair for index, tally in enumerate(tallies) for pair in zip(tally.served, asked[index::servers], strict=False)
     ]
 
 

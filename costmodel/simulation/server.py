@@ -195,6 +195,10 @@ def _settings(
     if seqs is None:
         seqs = most or (default_max_num_seqs(deployment) if deployment else FIXED_SEQS)
         seqs = min(seqs, chunk)
+    if scheduler == "sarathi" and not options.get("chunked_prefill", True):
+        raise InputError(
+            "the scheduler sarathi cuts prompts into chunks: it takes no --no-enable-chunked-prefill; use --scheduler vllm"
+        )
     watermark = options.get("watermark", 0.0)
     if not isinstance(watermark, (int, float)) or not 0 <= watermark < 1:
         raise InputError(f"watermark must be a share of the KV cache from 0 to below 1, not {shown(watermark)}")

@@ -149,7 +149,9 @@ def run_interference(
         )
     runs = []
     for prompted in ([], injected):
-        run = _run(server, Listed([*background, *prompted]), limits, duration, "stream", streams, pools, keep_times, progress)
+        run = _run(
+            server, Listed([*background, *prompted]), limits, duration, "stream", streams, pools, keep_times, progress
+        )
         runs.append(run)
         if run.interrupted:
             break
