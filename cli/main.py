@@ -14,6 +14,10 @@ from costmodel.hardware.errors import CostModelError, nearest, one_line, shown, 
 
 COMMANDS = {
     "predict": ("costmodel.cli.predict_command", "Step times, the spike of a long prompt, and who sees it."),
+    "simulate": (
+        "costmodel.cli.simulate_command",
+        "Continuous batching, step by step: what users feel, under load or when a long prompt comes.",
+    ),
     "formula": ("costmodel.cli.formula_command", "The model as formulas: print, export, solve, elasticities."),
     "gpus": ("costmodel.cli.gpus_command", "Hardware profiles: list, show, check."),
     "fit": ("costmodel.cli.fit_command", "Measurements to a calibration, with uncertainties."),

@@ -82,13 +82,16 @@ class Server:
     warnings: tuple[str, ...]
 
 
-def make_server(options: ServerOptions, prompt: int, budget: int | None, unlimited_if_small: int = 0) -> Server:
+def make_server(
+    options: ServerOptions, prompt: int, budget: int | None = None, seqs: int | None = None, unlimited_if_small: int = 0
+) -> Server:
     """Build a server.
 
     Args:
         options: what the user set.
         prompt: tokens of the prompt that ``prefill_s`` is the time of.
         budget: token budget where the options say nothing; None for vLLM's default [tokens].
+        seqs: ``max_num_seqs`` likewise.
         unlimited_if_small: tokens that the KV cache must hold, or else it is taken to be unlimited, and a warning says so.
 
     Raises:
@@ -141,7 +144,7 @@ def make_server(options: ServerOptions, prompt: int, budget: int | None, unlimit
         clock = StepClock(build_parameters(deployment, rates))
         delay, rung = request_overheads(fitted)[0], "calibrated" if fitted else "roofline"
         calibration = fitted.name if fitted else None
-    settings = _settings(options, deployment, budget, scheduler, policy)
+    settings = _settings(options, deployment, (budget, seqs), scheduler, policy)
     settings, more = _memory(options, deployment, settings, unlimited_if_small)
     warnings += more
     info = ServerInfo(
@@ -171,8 +174,13 @@ SARATHI_BUDGET = 512
 
 
 def _settings(
-    options: ServerOptions, deployment: Deployment | None, budget: int | None, scheduler: str, policy: str
+    options: ServerOptions,
+    deployment: Deployment | None,
+    defaults: tuple[int | None, int | None],
+    scheduler: str,
+    policy: str,
 ) -> Settings:
+    budget, most = defaults
     chunk = options.get("chunk")
     if isinstance(chunk, str) and chunk != "engine":
         raise InputError(f"chunk must be a whole number or 'engine', not {shown(chunk)}")
@@ -182,15 +190,20 @@ def _settings(
         chunk = budget
     if chunk is None or isinstance(chunk, str):
         chunk = default_token_budget(deployment) if deployment else FIXED_BUDGET
+    chunk = whole(chunk, "chunk", 1)
     seqs = options.get("max_num_seqs")
     if seqs is None:
-        seqs = default_max_num_seqs(deployment) if deployment else FIXED_SEQS
-        seqs = min(seqs, chunk) if isinstance(chunk, int) else seqs
+        seqs = most or (default_max_num_seqs(deployment) if deployment else FIXED_SEQS)
+        seqs = min(seqs, chunk)
+    if scheduler == "sarathi" and not options.get("chunked_prefill", True):
+        raise InputError(
+            "the scheduler sarathi cuts prompts into chunks: it takes no --no-enable-chunked-prefill; use --scheduler vllm"
+        )
     watermark = options.get("watermark", 0.0)
     if not isinstance(watermark, (int, float)) or not 0 <= watermark < 1:
         raise InputError(f"watermark must be a share of the KV cache from 0 to below 1, not {shown(watermark)}")
     settings = Settings(
-        token_budget=whole(chunk, "chunk", 1),
+        token_budget=chunk,
         max_num_seqs=whole(seqs, "max-num-seqs", 1, 1_000_000),
         block_tokens=whole(options.get("block_tokens", 16), "block-size", 1, 65536),
         chunked_prefill=bool(options.get("chunked_prefill", True)),
