@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from costmodel.simulation.clock import Clock
 from costmodel.simulation.requests import Request, Source
 from costmodel.simulation.settings import Settings
-from costmodel.simulation.stepping import Batch, Engine, State
+from costmodel.simulation.stepping import Batch, Engine, Progress, State
 from costmodel.simulation.tally import MixedStep, Tally
 
 
@@ -59,8 +59,9 @@ class JumpingEngine(Engine):
         delay: float = 0.0,
         until: float = math.inf,
         watch: Callable[[Batch], None] | None = None,
+        progress: Callable[[Progress], None] | None = None,
     ) -> None:
-        super().__init__(settings, clock, source, tally, delay, until, watch)
+        super().__init__(settings, clock, source, tally, delay, until, watch, progress)
         self.count = 0
         """Steps that the flock was scheduled for."""
         self.size = self.counting = self.held = self.held_counting = 0
@@ -148,9 +149,12 @@ class JumpingEngine(Engine):
         if not done:
             return end, lag, 0
         tally = self.tally
+        tally.sample(start, len(self.running), len(self.waiting), self.pool.used)
         counted = done - self.settings.asynchronous  # the last step is read later
         if counted and (weight := self.counting + self.held_counting):
             tally.segments.extend((weight, size, counted, *first, *growth))
+            if tally.keep_times:
+                tally.starts.append(start)
         tally.steps += done
         tally.events += 1
         tally.end, tally.busy = end, tally.busy + end - start
@@ -251,7 +255,7 @@ class JumpingEngine(Engine):
     def _count(self, batch: Batch) -> None:
         """Count the gaps of a step's members."""
         if isinstance(batch, FlockBatch) and batch.counting:
-            self.tally.gap(batch.end - batch.before, batch.counting)
+            self.tally.gap(batch.end - batch.before, batch.counting, batch.end)
 
     def _note_entries(self, batch: Batch) -> None:
         """Sort out who decodes from the next step on, and who goes on with a prompt or was left out."""

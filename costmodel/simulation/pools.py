@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.architecture.counts import kv_bytes_per_token
 from costmodel.checks import positive, whole
 from costmodel.simulation.requests import Listed, Request, Source
+from costmodel.simulation.results import PoolsInfo
 from costmodel.simulation.server import Server
 from costmodel.simulation.settings import Settings
-from costmodel.simulation.stepping import Engine
+from costmodel.simulation.stepping import Engine, Progress
 from costmodel.simulation.tally import Served, Tally
 
 
@@ -49,9 +50,8 @@ def transfer_seconds(server: Server, pools: Pools, prompt: int) -> float:
     deployment = server.deployment
     if deployment is None:
         return pools.latency
-    bandwidth = pools.bandwidth or float(deployment.hardware.link_bandwidth) * deployment.gpus
     moved = kv_bytes_per_token(deployment.architecture, deployment.kv_bytes) * prompt
-    return pools.latency + float(moved) / bandwidth
+    return pools.latency + float(moved) / _bandwidth(server, pools)
 
 
 def run_pools(
@@ -61,8 +61,19 @@ def run_pools(
     measured: str | None,
     pools: Pools,
     engine_for: Callable[[Settings], Callable[..., Engine]],
+    keep_times: bool = False,
+    progress: Callable[[Progress], None] | None = None,
 ) -> tuple[list[Tally], list[Served], bool]:
     """Run an open loop through both pools.
+
+    Args:
+        server: that each of them is like.
+        source: its requests.
+        until: time after which nothing counts [s].
+        measured: group whose gaps count; None for all.
+        pools: how many servers, and how the KV cache travels.
+        engine_for: chooses the engine.
+        keep_times, progress: as for :class:`~costmodel.simulation.tally.Tally` and :class:`~costmodel.simulation.stepping.Engine`.
 
     Returns:
         What every server counted, prefill servers first; the requests, both halves of each as one; whether it was interrupted.
@@ -71,56 +82,69 @@ def run_pools(
     asked = _everything(source)
     standing = [request for request in asked if request.standing]
     asked = [request for request in asked if not request.standing]
-    make = engine_for(server.settings)
     first: list[Tally] = []
     second: list[Tally] = []
-    prefilled: list[tuple[Served, Request]] = []
-    decoded: dict[int, Served] = {}
-    """Second halves, by the identity of their first."""
+    passed: list[tuple[float, Served, Request]] = []
+    make, interrupted = engine_for(server.settings), False
     try:
         for index in range(pools.prefill):
-            own = asked[index :: pools.prefill]  # by arrival, as the engine takes them
             tally = Tally(measured=measured, keep_steps=measured is not None)
             first.append(tally)
-            halves = Listed([replace(request, output=1) for request in own])
-            try:
-                make(server.settings, server.clock, halves, tally, delay=server.delay, until=until).run()
-            finally:
-                prefilled += zip(tally.served, own, strict=False)
-        passed = [pair for pair in prefilled if pair[0].done and _more(pair[1], server.settings)]
-        passed.sort(key=lambda pair: pair[0].last)
+            own = [replace(request, output=1) for request in asked[index :: pools.prefill]]
+            make(
+                server.settings, server.clock, Listed(own), tally, delay=server.delay, until=until, progress=progress
+            ).run()
+        for item, request in _prefilled(first, asked, pools.prefill):
+            if item.done and _more(request, server.settings):
+                passed.append((item.last + transfer_seconds(server, pools, request.prompt), item, request))
+        passed.sort(key=lambda each: each[0])
         for index in range(pools.decode):
-            sent = [
-                (
-                    item,
-                    replace(
-                        request,
-                        arrival=item.last + transfer_seconds(server, pools, request.prompt),
-                        prefilled=item.last,
-                    ),
-                )
-                for item, request in passed[index :: pools.decode]
-            ]
-            sent.sort(key=lambda pair: pair[1].arrival)  # a long prompt may come after a short one that was done later
-            tally = Tally(measured=measured)
+            tally = Tally(measured=measured, keep_times=keep_times)
             second.append(tally)
-            coming = Listed([*standing[index :: pools.decode], *(request for _, request in sent)])
-            try:
-                make(server.settings, server.clock, coming, tally, until=until).run()
-            finally:
-                taken = (item for item in tally.served if not item.request.standing)
-                decoded.update((id(half), later) for (half, _), later in zip(sent, taken, strict=False))
-        interrupted = False
+            own = [
+                replace(request, arrival=arrival, prefilled=item.last)
+                for arrival, item, request in passed[index :: pools.decode]
+            ]
+            streams = standing[index :: pools.decode]
+            make(server.settings, server.clock, Listed([*streams, *own]), tally, until=until, progress=progress).run()
     except KeyboardInterrupt:
         interrupted = True
-    finished = [_joined(item, request, decoded.get(id(item)), server.settings) for item, request in prefilled]
+    decoded: dict[int, Served] = {}
+    for index, tally in enumerate(second):
+        halves = [item for item in tally.served if not item.request.standing]
+        decoded.update(zip((id(item) for _, item, _ in passed[index :: pools.decode]), halves, strict=False))
+    finished = [
+        _joined(item, request, decoded.get(id(item)), server.settings)
+        for item, request in _prefilled(first, asked, pools.prefill)
+    ]
     finished.sort(key=lambda item: item.request.arrival)
     return [*first, *second], finished, interrupted
 
 
-def _more(request: Request, settings: Settings) -> bool:
-    """Tell whether a request is to have more than the token that its prefill gives."""
-    return request.output > 1 and (settings.max_model_len is None or request.prompt + 1 < settings.max_model_len)
+def _prefilled(tallies: Sequence[Tally], asked: Sequence[Request], servers: int) -> list[tuple[Served, Request]]:
+    """Return what became of the requests that the prefill servers have got, and what was asked; requests go round among the servers."""
+    return [
+        pair for index, tally in enumerate(tallies) for pair in zip(tally.served, asked[index::servers], strict=False)
+    ]
+
+
+def pools_info(server: Server, pools: Pools) -> PoolsInfo:
+    """Return what a document tells of the pools."""
+    known = server.deployment is not None
+    return PoolsInfo(
+        prefill_servers=pools.prefill,
+        decode_servers=pools.decode,
+        kv_bandwidth_bytes_per_s=_bandwidth(server, pools) if known else None,
+        kv_latency_s=pools.latency,
+    )
+
+
+def _bandwidth(server: Server, pools: Pools) -> float:
+    """Return the bandwidth that a KV cache travels at, of all GPUs of a server together [B/s]."""
+    deployment = server.deployment
+    if pools.bandwidth is not None or deployment is None:
+        return pools.bandwidth or math.inf
+    return float(deployment.hardware.link_bandwidth) * deployment.gpus
 
 
 def _everything(source: Source) -> list[Request]:
@@ -130,17 +154,23 @@ def _everything(source: Source) -> list[Request]:
     return found
 
 
+def _more(request: Request, settings: Settings) -> bool:
+    """Tell whether a request is to have more than the token that its prefill gives."""
+    return request.output > 1 and (settings.max_model_len is None or request.prompt + 1 < settings.max_model_len)
+
+
 def _joined(first: Served, request: Request, second: Served | None, settings: Settings) -> Served:
-    """Return both halves of a request as one; it may not have reached the second."""
-    last = first if second is None else second
+    """Return both halves of a request as one; without a second half, it has got no further than its first token."""
+    if second is None:
+        return replace(first, request=request, done=first.done and not _more(request, settings))
     return Served(
         request,
         scheduled=first.scheduled,
         first=first.first,
-        last=last.last,
-        tokens=last.tokens,
-        done=last.done and (second is not None or not _more(request, settings)),
-        preemptions=first.preemptions + (second.preemptions if second else 0),
+        last=second.last,
+        tokens=second.tokens,
+        done=second.done,
+        preemptions=first.preemptions + second.preemptions,
         cached=first.cached,
-        refused=last.refused,
+        refused=second.refused,
     )

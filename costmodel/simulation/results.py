@@ -82,6 +82,7 @@ class Result(Frozen):
     e2e: Percentiles | None
     requests: Requests
     goodput: Goodput | None = None
+    """None without a limit, or before any request is done or refused."""
     duration_s: float
     output_tokens: int
     output_tokens_per_s: float
@@ -115,6 +116,16 @@ class SimulatedSpike(Frozen):
     ttft_s: float | None
 
 
+class PoolsInfo(Frozen):
+    """Servers that prefill and servers that decode, each of ``gpus`` GPUs."""
+
+    prefill_servers: int
+    decode_servers: int
+    kv_bandwidth_bytes_per_s: float | None
+    """That the KV cache of a prompt travels at; None with fixed step times, which say nothing of bytes."""
+    kv_latency_s: float
+
+
 class ServerInfo(Frozen):
     """What was simulated."""
 
@@ -135,6 +146,8 @@ class ServerInfo(Frozen):
     prefix_caching: bool
     asynchronous: bool
     request_overhead_s: float
+    pools: PoolsInfo | None = None
+    """With the scheduler ``disaggregated``; the other keys are those of each server."""
 
 
 class Simulation(Frozen):
@@ -151,6 +164,13 @@ class Simulation(Frozen):
     """True if it was stopped before its end: the numbers are of what had happened until then."""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+
+class Simulations(Frozen):
+    """``costmodel.simulations/1``: several simulations of one call."""
+
+    schema_: Literal["costmodel.simulations/1"] = Field(default="costmodel.simulations/1", alias="schema")
+    simulations: tuple[Simulation, ...]
 
 
 def percentiles(values: Sequence[float]) -> Percentiles | None:
@@ -209,6 +229,7 @@ def make_result(
             refused[item.refused] = refused.get(item.refused, 0) + 1
     # Every token is a request's first or ends a gap; what single requests have is known only when they end.
     tokens = gaps.count if streams else gaps.count + len(started)
+    most = [max(counts) for counts in zip(*(tally.most for tally in tallies), strict=True)] or [0, 0, 0]
     return Result(
         gaps=gaps.count,
         gaps_per_stream=gaps.count / streams if streams else None,
@@ -232,7 +253,7 @@ def make_result(
             unfinished=len(served) - len(done) - sum(refused.values()),
             refused=refused,
         ),
-        goodput=_goodput(done, sum(refused.values()), limits, duration) if any(limits) else None,
+        goodput=_goodput(done, sum(refused.values()), limits, duration) if any(limits) and (done or refused) else None,
         duration_s=duration,
         output_tokens=tokens,
         output_tokens_per_s=tokens / duration if duration > 0 else 0.0,
@@ -241,10 +262,10 @@ def make_result(
         preemptions=sum(tally.preemptions for tally in tallies),
         steps=sum(tally.steps for tally in tallies),
         busy_share=min(sum(tally.busy for tally in tallies) / (duration * len(tallies)), 1.0) if duration > 0 else 0.0,
-        running_max=max((tally.running_max for tally in tallies), default=0),
-        waiting_max=max((tally.waiting_max for tally in tallies), default=0),
+        running_max=most[0],
+        waiting_max=most[1],
         kv_blocks=kv_blocks,
-        kv_blocks_max=max((tally.blocks_max for tally in tallies), default=0),
+        kv_blocks_max=most[2],
     )
 
 

@@ -83,11 +83,7 @@ class Server:
 
 
 def make_server(
-    options: ServerOptions,
-    prompt: int,
-    budget: int | None,
-    unlimited_if_small: int = 0,
-    most_seqs: int | None = None,
+    options: ServerOptions, prompt: int, budget: int | None = None, seqs: int | None = None, unlimited_if_small: int = 0
 ) -> Server:
     """Build a server.
 
@@ -95,8 +91,8 @@ def make_server(
         options: what the user set.
         prompt: tokens of the prompt that ``prefill_s`` is the time of.
         budget: token budget where the options say nothing; None for vLLM's default [tokens].
+        seqs: ``max_num_seqs`` likewise.
         unlimited_if_small: tokens that the KV cache must hold, or else it is taken to be unlimited, and a warning says so.
-        most_seqs: sequences that run at once where the options say nothing; None for vLLM's default.
 
     Raises:
         InputError: an option is out of range, or they contradict each other.
@@ -148,7 +144,7 @@ def make_server(
         clock = StepClock(build_parameters(deployment, rates))
         delay, rung = request_overheads(fitted)[0], "calibrated" if fitted else "roofline"
         calibration = fitted.name if fitted else None
-    settings = _settings(options, deployment, budget, scheduler, policy, most_seqs)
+    settings = _settings(options, deployment, (budget, seqs), scheduler, policy)
     settings, more = _memory(options, deployment, settings, unlimited_if_small)
     warnings += more
     info = ServerInfo(
@@ -180,11 +176,11 @@ SARATHI_BUDGET = 512
 def _settings(
     options: ServerOptions,
     deployment: Deployment | None,
-    budget: int | None,
+    defaults: tuple[int | None, int | None],
     scheduler: str,
     policy: str,
-    most_seqs: int | None,
 ) -> Settings:
+    budget, most = defaults
     chunk = options.get("chunk")
     if isinstance(chunk, str) and chunk != "engine":
         raise InputError(f"chunk must be a whole number or 'engine', not {shown(chunk)}")
@@ -197,8 +193,12 @@ def _settings(
     chunk = whole(chunk, "chunk", 1)
     seqs = options.get("max_num_seqs")
     if seqs is None:
-        seqs = most_seqs or (default_max_num_seqs(deployment) if deployment else FIXED_SEQS)
+        seqs = most or (default_max_num_seqs(deployment) if deployment else FIXED_SEQS)
         seqs = min(seqs, chunk)
+    if scheduler == "sarathi" and not options.get("chunked_prefill", True):
+        raise InputError(
+            "the scheduler sarathi cuts prompts into chunks: it takes no --no-enable-chunked-prefill; use --scheduler vllm"
+        )
     watermark = options.get("watermark", 0.0)
     if not isinstance(watermark, (int, float)) or not 0 <= watermark < 1:
         raise InputError(f"watermark must be a share of the KV cache from 0 to below 1, not {shown(watermark)}")

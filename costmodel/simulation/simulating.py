@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
 from costmodel.checks import positive, whole
 from costmodel.hardware.errors import InputError
 from costmodel.simulation.jumping import JumpingEngine, can_jump
-from costmodel.simulation.pools import Pools, run_pools
+from costmodel.simulation.pools import Pools, pools_info, run_pools
 from costmodel.simulation.quantiles import Gaps
 from costmodel.simulation.requests import Listed, Source
-from costmodel.simulation.results import STALL_FACTOR, Result, Simulation, make_result, make_spikes
+from costmodel.simulation.results import STALL_FACTOR, Result, ServerInfo, Simulation, make_result, make_spikes
 from costmodel.simulation.server import Server, ServerOptions, make_server
 from costmodel.simulation.settings import Settings
-from costmodel.simulation.stepping import Engine
+from costmodel.simulation.stepping import Engine, Progress
 from costmodel.simulation.tally import Served, Tally
 from costmodel.simulation.traces import read_trace
 from costmodel.simulation.workloads import closed_loop, gamma, interference
@@ -121,8 +121,14 @@ def run_interference(
     limits: Limits | None,
     pools: Pools | None,
     options: ServerOptions,
+    *,
+    keep_times: bool = False,
+    progress: Callable[[Progress], None] | None = None,
 ) -> Simulated:
-    """Run :func:`simulate_interference`; return all that was counted."""
+    """Run :func:`simulate_interference`; return all that was counted.
+
+    ``keep_times`` keeps when every gap was; ``progress`` is called now and then (:class:`~costmodel.simulation.stepping.Engine`).
+    """
     background, injected = interference(
         streams, context, prompt, every, first, duration, prompts, grow, injected_output
     )
@@ -130,25 +136,30 @@ def run_interference(
     options = ServerOptions(**{"asynchronous": False, **options})
     one_step = prompt * prompts + streams
     needed = streams * (context + 1) + prompts * (prompt + injected_output)
-    server = make_server(options, prompt, one_step, unlimited_if_small=needed, most_seqs=streams + MOST_PROMPTS)
+    server = make_server(options, prompt, one_step, streams + MOST_INJECTED, unlimited_if_small=needed)
     _check_room(server.settings, streams, context)
+    background = [
+        replace(stream, arrival=-server.delay) for stream in background
+    ]  # there from the beginning, not on their way
     runs = []
     for prompted in ([], injected):
-        run = _run(server, Listed([*background, *prompted]), limits, duration, "stream", streams, pools)
+        run = _run(
+            server, Listed([*background, *prompted]), limits, duration, "stream", streams, pools, keep_times, progress
+        )
         runs.append(run)
         if run.interrupted:
             break
     last = runs[-1]
-    spikes = make_spikes(last.tallies[0].mixed_steps, last.tallies[0].served) if len(runs) > 1 else ()
+    spikes = [item for tally in last.tallies for item in make_spikes(tally.mixed_steps, tally.served)]
     document = Simulation(
         workload={
             "kind": "interference", "prompt_tokens": prompt, "prompts": prompts, "streams": streams, "context_tokens": context,
             "every_s": every, "first_s": first, "duration_s": duration, "grow": grow, "injected_output_tokens": injected_output,
         },
-        server=server.info,
+        server=_info(server, pools),
         baseline=runs[0].result,
         injected=runs[1].result if len(runs) > 1 else None,
-        spikes=spikes,
+        spikes=tuple(sorted(spikes, key=lambda item: (item.injected_s, item.time_s))) if len(runs) > 1 else (),
         interrupted=last.interrupted,
         notes=server.notes,
         warnings=server.warnings,
@@ -156,8 +167,8 @@ def run_interference(
     return Simulated(document, tuple(runs))
 
 
-MOST_PROMPTS = 4096
-"""Injected prompts that run at once beside the streams, where max_num_seqs is not given."""
+MOST_INJECTED = 4096
+"""Places for injected prompts beside the streams where ``max_num_seqs`` is not given, as far as the token budget has room."""
 
 
 def _check_room(settings: Settings, streams: int, context: int) -> None:
@@ -243,8 +254,11 @@ def run_load(
     limits: Limits | None,
     pools: Pools | None,
     options: ServerOptions,
+    *,
+    keep_times: bool = False,
+    progress: Callable[[Progress], None] | None = None,
 ) -> Simulated:
-    """Run :func:`simulate_load`; return all that was counted."""
+    """Run :func:`simulate_load`; return all that was counted; ``progress`` as above."""
     if (clients is None) == (rate is None):
         raise InputError("give either clients (a closed loop) or a rate (requests per second)")
     limits = (limits or Limits()).checked()
@@ -270,21 +284,26 @@ def run_load(
             spread=spread,
             seed=seed,
         )
-    server = make_server(options, prompt, None)
-    run = _run(server, source, limits, math.inf, None, 0, pools)
+    server = make_server(options, prompt)
+    run = _run(server, source, limits, math.inf, None, 0, pools, keep_times, progress)
     document = Simulation(
         workload={
-            "kind": "load", "clients": clients, "rate_per_s": rate, "burstiness": burstiness if rate is not None else None,
+            "kind": "load", "clients": clients, "rate_per_s": rate, "burstiness": None if rate is None else _written(burstiness),
             "requests": requests, "duration_s": duration, "prompt_tokens": prompt, "output_tokens": output, "spread": spread,
             "think_s": think, "ramp_s": ramp, "seed": seed,
         },
-        server=server.info,
+        server=_info(server, pools),
         result=run.result,
         interrupted=run.interrupted,
         notes=server.notes,
         warnings=(*server.warnings, *_overload(run)),
     )  # fmt: skip
     return Simulated(document, (run,))
+
+
+def _written(number: float) -> float | str:
+    """Return a number as a document can hold it: JSON knows no infinity."""
+    return number if number < math.inf else "inf"
 
 
 DEFAULT_REQUESTS = 1000
@@ -329,13 +348,16 @@ def run_trace(
     limits: Limits | None,
     pools: Pools | None,
     options: ServerOptions,
+    *,
+    keep_times: bool = False,
+    progress: Callable[[Progress], None] | None = None,
 ) -> Simulated:
-    """Run :func:`simulate_trace`; return all that was counted."""
+    """Run :func:`simulate_trace`; return all that was counted; ``progress`` as above."""
     trace = read_trace(path, form, limit=limit, speed=speed)
     limits = (limits or Limits()).checked()
     longest = max((request.prompt for request in trace.requests), default=1)
-    server = make_server(options, longest, None)
-    run = _run(server, Listed(trace.requests), limits, math.inf, None, 0, pools)
+    server = make_server(options, longest)
+    run = _run(server, Listed(trace.requests), limits, math.inf, None, 0, pools, keep_times, progress)
     left_out = {reason: count for reason, count in trace.rejected.items() if count}
     warnings = [f"{count:,} requests of the trace are left out: {reason}" for reason, count in left_out.items()]
     document = Simulation(
@@ -343,13 +365,24 @@ def run_trace(
             "kind": "trace", "path": str(path), "form": trace.form, "requests": len(trace.requests), "speed": speed,
             "left_out": sum(left_out.values()),
         },
-        server=server.info,
+        server=_info(server, pools),
         result=run.result,
         interrupted=run.interrupted,
         notes=(*trace.notes, *server.notes),
         warnings=(*server.warnings, *warnings, *_overload(run)),
     )  # fmt: skip
     return Simulated(document, (run,))
+
+
+def _info(server: Server, pools: Pools | None) -> ServerInfo:
+    """Return what a document tells of the server."""
+    if pools is None:
+        return server.info
+    return server.info.model_copy(update={"scheduler": DISAGGREGATED, "pools": pools_info(server, pools)})
+
+
+DISAGGREGATED = "disaggregated"
+"""Name of the scheduler where pools are given; each server schedules like vLLM."""
 
 
 def _overload(run: Run) -> Sequence[str]:
@@ -369,15 +402,19 @@ def _run(
     measured: str | None,
     streams: int,
     pools: Pools | None,
+    keep_times: bool = False,
+    progress: Callable[[Progress], None] | None = None,
 ) -> Run:
     """Run a source against a server. Ctrl-C ends the run where it is."""
     interrupted = False
     if pools is not None:
-        tallies, served, interrupted = run_pools(server, source, until, measured, pools, engine_for)
+        tallies, served, interrupted = run_pools(
+            server, source, until, measured, pools, engine_for, keep_times, progress
+        )
     else:
-        tally = Tally(measured=measured, keep_steps=measured is not None)
+        tally = Tally(measured=measured, keep_steps=measured is not None, keep_times=keep_times)
         engine = engine_for(server.settings)(
-            server.settings, server.clock, source, tally, delay=server.delay, until=until
+            server.settings, server.clock, source, tally, delay=server.delay, until=until, progress=progress
         )
         try:
             engine.run()

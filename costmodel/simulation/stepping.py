@@ -11,6 +11,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from time import monotonic
+from typing import NamedTuple
 
 from costmodel.simulation.blocks import Block, BlockPool, Key, Run, unused_among
 from costmodel.simulation.clock import Clock
@@ -75,6 +77,21 @@ class Batch:
         return not self.entries
 
 
+class Progress(NamedTuple):
+    """How far a simulation is."""
+
+    time: float
+    """Simulated time [s]."""
+    sent: int
+    """Requests that the engine has got, refused ones included."""
+    ended: int
+    """Those of them that are done or refused."""
+
+
+REPORT_EVERY = 0.2
+"""Time on the wall between two calls of ``progress`` [s]."""
+
+
 class Engine:
     """A simulated server.
 
@@ -86,6 +103,8 @@ class Engine:
         delay: between a request being sent and the engine having it [s].
         until: time after which nothing counts [s].
         watch: called with every scheduled step.
+        progress: called before the first step and about every :data:`REPORT_EVERY` seconds on the wall, between two steps; what it raises
+            ends the run where it is.
     """
 
     def __init__(
@@ -97,9 +116,11 @@ class Engine:
         delay: float = 0.0,
         until: float = math.inf,
         watch: Callable[[Batch], None] | None = None,
+        progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self.settings, self.clock, self.source, self.tally = settings, clock, source, tally
-        self.delay, self.until, self.watch = delay, until, watch
+        self.delay, self.until, self.watch, self.progress = delay, until, watch, progress
+        self._report_at = -math.inf
         self.pool = BlockPool(settings.usable_blocks)
         self.running: list[State] = []
         self.waiting: WaitQueue[State] = WaitQueue(settings.policy)
@@ -128,6 +149,8 @@ class Engine:
     def _run_in_turns(self) -> None:
         """Schedule, run, and read a step, then the next."""
         while True:
+            if self.progress is not None and monotonic() >= self._report_at:
+                self._report(self.progress)
             self.receive()
             if (leapt := self.leap(None)) is not None:
                 if not leapt:
@@ -148,6 +171,8 @@ class Engine:
         """Schedule a step while the one before it runs: what comes and goes meanwhile is seen a step later."""
         queue: deque[Batch] = deque()
         while True:
+            if self.progress is not None and monotonic() >= self._report_at:
+                self._report(self.progress)
             self.receive()
             if (self.running or self.waiting) and (leapt := self.leap(queue)) is not None:
                 if not leapt:
@@ -164,6 +189,12 @@ class Engine:
                 return
             self.now = max(self.now, batch.end)
             self.read(batch)
+
+    def _report(self, progress: Callable[[Progress], None]) -> None:
+        """Tell how far the simulation is."""
+        sent = len(self.tally.served)
+        progress(Progress(self.now, sent, sent - len(self.running) - len(self.waiting)))
+        self._report_at = monotonic() + REPORT_EVERY
 
     def _push(self, queue: deque[Batch]) -> bool:
         """Schedule one more step; tell whether another is to be scheduled before the oldest is read."""
@@ -445,7 +476,7 @@ class Engine:
                 if state.served.tokens >= state.output:
                     ended.append(state)
         for gap, weight in gaps.items():
-            self.tally.gap(gap, weight)
+            self.tally.gap(gap, weight, batch.end)
         for state in ended:
             state.served.done = True
             if state.running:

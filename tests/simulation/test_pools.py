@@ -86,7 +86,9 @@ def test_nobody_is_lost(pools: Pools, until: float) -> None:
             assert item.tokens == min(item.request.output, 900 - item.request.prompt)
             assert item.request.arrival < item.first <= item.last <= until
     gaps = sum(tally.gaps.get(gap, 0) for tally in tallies for gap in tally.gaps)
-    gaps += sum(int(tally.segments[i] * tally.segments[i + 2]) for tally in tallies for i in range(0, len(tally.segments), 5))
+    gaps += sum(
+        int(tally.segments[i] * tally.segments[i + 2]) for tally in tallies for i in range(0, len(tally.segments), 5)
+    )
     if until == math.inf:
         assert all(item.done or item.refused for item in served)
         assert gaps == sum(item.tokens - 1 for item in served if item.done)
@@ -94,7 +96,9 @@ def test_nobody_is_lost(pools: Pools, until: float) -> None:
 
 
 def test_an_answer_of_one_token_is_done_where_it_is_prefilled() -> None:
-    tallies, served = run([Request(0.0, 100, 1), Request(0.0, 899, 50)], Pools(latency=9.0), made=server(max_model_len=900))
+    tallies, served = run(
+        [Request(0.0, 100, 1), Request(0.0, 899, 50)], Pools(latency=9.0), made=server(max_model_len=900)
+    )
     assert [(item.tokens, item.done) for item in served] == [(1, True), (1, True)]
     assert tallies[1].steps == 0
 

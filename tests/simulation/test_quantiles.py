@@ -23,7 +23,7 @@ SHARES = [0.001, 0.25, 0.5, 0.9, 0.99, 0.999, 1.0]
 def tally_of(gaps: dict[float, int], segments: Sequence[Sequence[float]] = ()) -> Tally:
     tally = Tally()
     for gap, weight in gaps.items():
-        tally.gap(gap, weight)
+        tally.gap(gap, weight, 0.0)
     for row in segments:
         tally.segments.extend(row)
     return tally

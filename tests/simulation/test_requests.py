@@ -22,7 +22,9 @@ def test_an_open_loop_is_in_the_order_of_arrival_and_equal_arrivals_in_theirs() 
 
 def test_a_closed_loop_waits_for_its_answers() -> None:
     left = iter(range(5))
-    source = ClosedLoop(2, lambda time: None if (n := next(left, None)) is None else Request(time, 1 + n, 1), 0.5, ramp=2.0)
+    source = ClosedLoop(
+        2, lambda time: None if (n := next(left, None)) is None else Request(time, 1 + n, 1), 0.5, ramp=2.0
+    )
     assert source.hears
     assert source.next_arrival() == 0.0
     first = source.take()

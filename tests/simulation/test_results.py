@@ -29,9 +29,9 @@ def served() -> list[Served]:
 
 def tally() -> Tally:
     """Return what was counted of them: 6 gaps of 0.1 s but for one."""
-    made = Tally(steps=12, busy=1.6, preemptions=1, running_max=2, waiting_max=1, blocks_max=9)
-    made.gap(0.1, 5)
-    made.gap(0.35)
+    made = Tally(steps=12, busy=1.6, preemptions=1, most=(2, 1, 9))
+    made.gap(0.1, 5, 1.0)
+    made.gap(0.35, 1, 1.0)
     return made
 
 

@@ -87,7 +87,7 @@ def test_whose_token_budget_counts(options: dict[str, Any], budget: int | None, 
 
 @pytest.mark.parametrize("gpu", ["h100", "a100", "l40s", "t4"])
 def test_sequences_fit_into_the_engines_budget_where_neither_is_given(gpu: str) -> None:
-    server = make_server(ServerOptions(gpu=gpu, model="Llama-3.2-1B", chunk="engine"), 100, 10**6, 1, most_seqs=4128)
+    server = make_server(ServerOptions(gpu=gpu, model="Llama-3.2-1B", chunk="engine"), 100, 10**6, 4128, 1)
     assert server.settings.max_num_seqs == min(4128, server.settings.token_budget)
 
 
@@ -98,9 +98,9 @@ def test_weights_that_leave_no_room() -> None:
 
 
 def test_what_does_not_fit_is_simulated_as_if_it_did_where_that_is_asked_for() -> None:
-    small = make_server(ServerOptions(), 100, None, unlimited_if_small=1000)
+    small = make_server(ServerOptions(), 100, unlimited_if_small=1000)
     assert small.settings.kv_blocks is not None
-    large = make_server(ServerOptions(), 100, None, unlimited_if_small=10**8)
+    large = make_server(ServerOptions(), 100, unlimited_if_small=10**8)
     assert large.settings.kv_blocks is None
     assert any("does not fit: 100,000,000 tokens" in warning for warning in large.warnings)
     assert large.settings.max_model_len is None

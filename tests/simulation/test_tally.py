@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from costmodel.simulation.requests import Request
 from costmodel.simulation.tally import MOST_SAMPLES, Tally
 
@@ -9,7 +11,7 @@ from costmodel.simulation.tally import MOST_SAMPLES, Tally
 def test_gaps_add_up() -> None:
     tally = Tally()
     for gap, weight in ((0.1, 1), (0.2, 3), (0.1, 4)):
-        tally.gap(gap, weight)
+        tally.gap(gap, weight, 0.0)
     assert tally.gaps == {0.1: 5, 0.2: 3}
 
 
@@ -33,6 +35,6 @@ def test_samples_are_thinned_evenly_and_the_most_is_kept() -> None:
         tally.sample(float(number), number == 77, number == 12_345, 5 * (number == 70_001))
     assert MOST_SAMPLES / 2 <= len(tally.samples) <= MOST_SAMPLES
     times = [time for time, *_ in tally.samples]
-    gaps = {after - before for before, after in zip(times[1000:], times[1001:], strict=False)}
+    gaps = {after - before for before, after in itertools.pairwise(times)}
     assert len(gaps) == 1
-    assert (tally.running_max, tally.waiting_max, tally.blocks_max) == (1, 1, 5)
+    assert tally.most == (1, 1, 5)
