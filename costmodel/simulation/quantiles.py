@@ -106,7 +106,9 @@ class Gaps:
         low = min(float(values.min()) for values, _ in self.blocks())
         high = max(float(values.max()) for values, _ in self.blocks())
         beyond = np.nextafter(high, np.inf)
-        edges = np.clip(np.geomspace(low, high, BINS + 1), low, beyond)  # gaps that are all alike leave bins without width
+        edges = np.clip(
+            np.geomspace(low, high, BINS + 1), low, beyond
+        )  # gaps that are all alike leave bins without width
         edges[0], edges[-1] = low, beyond
         below = np.concatenate([[0.0], np.cumsum(self.histogram(edges))])
         found = []

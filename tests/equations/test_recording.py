@@ -132,7 +132,9 @@ def work_of(chunks: list[Chunk], contexts: list[int], windows: tuple[Window, ...
 
 
 def recorded_seconds(clock: StepClock, chunks: list[Chunk], contexts: list[int]) -> float:
-    reads = [sum(float(context + 1 if w is None else min(context + 1, w)) for context in contexts) for w in clock.windows]
+    reads = [
+        sum(float(context + 1 if w is None else min(context + 1, w)) for context in contexts) for w in clock.windows
+    ]
     if not chunks:
         return clock.decode(len(contexts), reads)
     return clock.mixed([(int(chunk.tokens), int(chunk.cached)) for chunk in chunks], len(contexts), reads)

@@ -76,7 +76,12 @@ def run(engine: type[Engine], workload: Workload) -> tuple[Engine, Tally]:
     """Run a workload to its end."""
     tally = Tally(keep_steps=True)
     made = engine(
-        workload.settings, workload.clock, workload.source(), tally, delay=workload.delay, until=workload.until
+        workload.settings,
+        workload.clock,
+        workload.source(),
+        tally,
+        delay=(workload.delay, workload.delay / 1e3),
+        until=workload.until,
     )
     made.run()
     return made, tally

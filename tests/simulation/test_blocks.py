@@ -185,7 +185,9 @@ class Pools(RuleBasedStateMachine):
             assert len(self.pool.find(keys)) == len(self.every.find(keys))
 
 
-Pools.TestCase.settings = settings(max_examples=150, stateful_step_count=40, derandomize=True, deadline=None, database=None)
+Pools.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=40, derandomize=True, deadline=None, database=None
+)
 TestPools = Pools.TestCase
 
 

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from costmodel.building import build_parameters
 from costmodel.deployment import deploy
 from costmodel.equations.rates import CalibratedRates
-from costmodel.simulation.clock import FEWEST_IF_CURVED, FEWEST_IN_CLOSED_FORM, MOST_CHUNKS, Clock, FixedClock, StepClock
+from costmodel.simulation.clock import (
+    FEWEST_IF_CURVED,
+    FEWEST_IN_CLOSED_FORM,
+    MOST_CHUNKS,
+    Clock,
+    FixedClock,
+    StepClock,
+)
 from tests.simulation.pairs import CLOCKS, clock_of
 from tests.strategies import calibrations, deployments, examples
 
@@ -21,7 +28,14 @@ NAN = math.nan
 
 
 def one_by_one(
-    clock: Clock, now: float, decodes: int, reads: list[float], growth: list[float], steps: int, until: float, lag: float
+    clock: Clock,
+    now: float,
+    decodes: int,
+    reads: list[float],
+    growth: list[float],
+    steps: int,
+    until: float,
+    lag: float,
 ) -> tuple[float, float, int]:
     """Do what :meth:`Clock.run` promises, a step at a time."""
     done, lagging = 0, not math.isnan(lag)
@@ -91,7 +105,10 @@ def test_closed_form_and_loop_agree_at_the_sizes_where_they_change_over(steps: i
     for which in CLOCKS:
         clock = clock_of(which)
         reads = [32 * 500.0 for _ in clock.windows]
-        assert agree(clock, 0.0, 32, reads, [32.0 if w is None else 0.0 for w in clock.windows], steps, math.inf, lag) == steps
+        assert (
+            agree(clock, 0.0, 32, reads, [32.0 if w is None else 0.0 for w in clock.windows], steps, math.inf, lag)
+            == steps
+        )
 
 
 def test_a_corner_of_the_roofline_is_not_cut() -> None:

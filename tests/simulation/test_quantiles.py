@@ -83,7 +83,11 @@ def test_two_passes_and_small_blocks_give_the_same(which: tuple[str, str, bool] 
 
 def test_two_passes_over_gaps_that_are_all_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantiles, "MOST_AT_ONCE", 0)
-    for gaps in ({0.01: 5}, {0.01: 5, math.nextafter(0.01, 1): 5}, {0.01: 1, 0.01 * (1 + 1e-13): 2, 0.01 * (1 + 2e-13): 3}):
+    for gaps in (
+        {0.01: 5},
+        {0.01: 5, math.nextafter(0.01, 1): 5},
+        {0.01: 1, 0.01 * (1 + 1e-13): 2, 0.01 * (1 + 2e-13): 3},
+    ):
         check([tally_of(gaps)], FixedClock(0.01, 1.0, 10))
     check([tally_of({}, [[3, 3, 1000, 5.0, 0.0]])], FixedClock(0.01, 1.0, 10))
 

@@ -100,7 +100,7 @@ def test_no_more_requests_run_than_max_num_seqs() -> None:
 
 
 def test_a_delay_puts_off_everything_but_the_arrival() -> None:
-    tally, _ = run(settings(), [Request(1.0, 100, 2)], delay=0.25)
+    tally, _ = run(settings(), [Request(1.0, 100, 2)], delay=(0.25, 0.0))
     assert tally.served[0].request.arrival == 1.0
     assert tally.served[0].scheduled == 1.25
 
@@ -312,7 +312,9 @@ def test_standing_streams_go_on_whatever_the_longest_sequence(scheduler: Schedul
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("scheduler", ["vllm", "prefill-first", "separate", "sarathi"])
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
-def test_every_scheduler_serves_everybody_in_little_memory(scheduler: Scheduler, policy: str, asynchronous: bool) -> None:
+def test_every_scheduler_serves_everybody_in_little_memory(
+    scheduler: Scheduler, policy: str, asynchronous: bool
+) -> None:
     requests = [
         Request(0.01 * number, 10 + 7 * (number % 5), 1 + 9 * (number % 4), priority=number % 3, prefix=(number % 2,))
         for number in range(60)
