@@ -56,7 +56,7 @@ class JumpingEngine(Engine):
         clock: Clock,
         source: Source,
         tally: Tally,
-        delay: float = 0.0,
+        delay: tuple[float, float] = (0.0, 0.0),
         until: float = math.inf,
         watch: Callable[[Batch], None] | None = None,
         progress: Callable[[Progress], None] | None = None,
@@ -90,6 +90,8 @@ class JumpingEngine(Engine):
     def leap(self, queue: deque[Batch] | None) -> bool | None:
         """Run the flock until something happens; see :meth:`Engine.leap`."""
         if queue is not None and (len(queue) != 1 or not self._nothing_to_read(queue[0])):
+            return None
+        if self.waiting and self.settings.hold_steps:
             return None
         if not self._quiet() or (steps := self._horizon()) <= 1:
             return None
@@ -139,7 +141,7 @@ class JumpingEngine(Engine):
         until = self.until
         # Who comes while others wait changes nothing, unless the engine refuses it and the client asks again.
         if not self.waiting or self.source.hears:
-            until = min(until, self.source.next_arrival() + self.delay)
+            until = min(until, self.source.next_arrival())
         size = self.size + self.held
         reads, growth = self._reads(), self._growth()
         first = tuple(reads)

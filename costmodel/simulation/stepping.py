@@ -17,7 +17,7 @@ from typing import NamedTuple
 from costmodel.simulation.blocks import Block, BlockPool, Key, Run, unused_among
 from costmodel.simulation.clock import Clock
 from costmodel.simulation.queues import WaitQueue
-from costmodel.simulation.requests import Request, Source
+from costmodel.simulation.requests import Delayed, Request, Source
 from costmodel.simulation.settings import Settings
 from costmodel.simulation.tally import MixedStep, Served, Tally
 
@@ -100,7 +100,7 @@ class Engine:
         clock: how long its steps take.
         source: its requests.
         tally: counts what happens.
-        delay: between a request being sent and the engine having it [s].
+        delay: between a request being sent and the engine having it: a time, and a time per token of its prompt [s].
         until: time after which nothing counts [s].
         watch: called with every scheduled step.
         progress: called before the first step and about every :data:`REPORT_EVERY` seconds on the wall, between two steps; what it raises
@@ -113,13 +113,14 @@ class Engine:
         clock: Clock,
         source: Source,
         tally: Tally,
-        delay: float = 0.0,
+        delay: tuple[float, float] = (0.0, 0.0),
         until: float = math.inf,
         watch: Callable[[Batch], None] | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
-        self.settings, self.clock, self.source, self.tally = settings, clock, source, tally
-        self.delay, self.until, self.watch, self.progress = delay, until, watch, progress
+        self.settings, self.clock, self.tally = settings, clock, tally
+        self.source = Delayed(source, *delay) if any(delay) else source
+        self.until, self.watch, self.progress = until, watch, progress
         self._report_at = -math.inf
         self.pool = BlockPool(settings.usable_blocks)
         self.running: list[State] = []
@@ -128,7 +129,7 @@ class Engine:
         self.serials = 0
         self.chains: dict[tuple[int, int], int] = {}
         self._after_prefill = False
-        self._preempted, self._most = False, 0
+        self._preempted, self._most, self._held_back = False, 0, 0
         usable = settings.usable_blocks
         limits = [settings.max_model_len or ENDLESS, ENDLESS if usable is None else usable * settings.block_tokens]
         self.longest = min(limits)
@@ -141,8 +142,8 @@ class Engine:
             self._run_ahead()
         else:
             self._run_in_turns()
-        if self.until < math.inf:  # who was sent while the last steps ran
-            self.now = max(self.now, self.until + self.delay)
+        if self.until < math.inf:  # who came while the last steps ran
+            self.now = max(self.now, self.until)
             self.receive()
         return self.tally
 
@@ -214,7 +215,7 @@ class Engine:
 
     def _wait(self) -> bool:
         """Go on to the next arrival; False if there is none, or it comes too late."""
-        coming = self.source.next_arrival() + self.delay
+        coming = self.source.next_arrival()
         if coming == math.inf or coming > self.until:
             return False
         self.now = max(self.now, coming)
@@ -223,7 +224,7 @@ class Engine:
     def receive(self) -> None:
         """Take the requests that have arrived, refuse those that can never be served."""
         source = self.source
-        while source.next_arrival() + self.delay <= self.now:
+        while source.next_arrival() <= self.now:
             request = source.take()
             if (reason := self.refusal(request)) is not None:
                 self.tally.refuse(request, reason)
@@ -402,6 +403,10 @@ class Engine:
         ``whole`` prompts only, if asked for, and the first of them whatever its size.
         """
         settings, pool, waiting = self.settings, self.pool, self.waiting
+        if self._held_back < settings.hold_steps and waiting and self.running:
+            self._held_back += 1
+            return
+        self._held_back = 0
         threshold = self._most
         skipped: list[State] = []
         while budget > 0 and waiting and len(self.running) < settings.max_num_seqs:

@@ -76,7 +76,12 @@ def run(engine: type[Engine], workload: Workload) -> tuple[Engine, Tally]:
     """Run a workload to its end."""
     tally = Tally(keep_steps=True)
     made = engine(
-        workload.settings, workload.clock, workload.source(), tally, delay=workload.delay, until=workload.until
+        workload.settings,
+        workload.clock,
+        workload.source(),
+        tally,
+        delay=(workload.delay, workload.delay / 1e3),
+        until=workload.until,
     )
     made.run()
     return made, tally
@@ -160,6 +165,7 @@ def random_workload(seed: int) -> Workload:
         asynchronous=draw.random() < 0.5,
         reserve_full_prompt=draw.random() < 0.5,
         watermark=draw.choice([0, 0, 0.05, 0.3]),
+        hold_steps=random.Random(-1 - seed).choice([0, 0, 0, 0, 0, 0, 0, 1, 5]),
     )
     scale = draw.choice([0.0, 0.001, 0.02, 0.2, 30.0])
     prompts = draw.choice([[1], [1, 17, 300], list(range(1, 50)), list(range(1, 600))])

@@ -10,7 +10,15 @@ from costmodel.engine import default_max_num_seqs, default_token_budget
 from costmodel.hardware.errors import InputError
 from costmodel.memory import memory_of
 from costmodel.simulation.clock import FixedClock, StepClock
-from costmodel.simulation.server import FIXED_BUDGET, FIXED_SEQS, SARATHI_BUDGET, Server, ServerOptions, make_server
+from costmodel.simulation.server import (
+    FIXED_BUDGET,
+    FIXED_SEQS,
+    SARATHI_BUDGET,
+    Server,
+    ServerOptions,
+    Step,
+    make_server,
+)
 
 FIXED: Any = {"decode_s": 0.01, "prefill_s": 0.1}
 
@@ -30,15 +38,31 @@ def test_defaults_are_those_of_vllm_on_this_gpu() -> None:
     assert settings.usable_blocks == memory.kv_tokens // 16
     assert settings.max_model_len == server.deployment.architecture.max_positions
     assert (server.info.rung, server.info.model, server.info.gpus) == ("calibrated", "Llama-3.1-8B", 1)
-    assert server.delay > 0
+    assert server.delay == (0.0, 0.0)
     assert not server.warnings
+
+
+def test_the_way_to_the_engine_is_that_of_the_calibration() -> None:
+    steps: list[float] = []
+
+    def typical(step: Step) -> float:
+        steps.append(step(8.2, 100.0))
+        return steps[-1]
+
+    server = make_server(ServerOptions(gpu="h100"), 1000, typical=typical)
+    assert steps == [server.clock.decode(8, [8 * 101.0])]
+    assert server.delay[0] > 0
+    assert server.delay == (server.info.request_overhead_s, server.info.request_overhead_per_prompt_token_s)
+    assert make_server(ServerOptions(gpu="h100", rung="roofline"), 1000, typical=typical).delay == (0.0, 0.0)
+    assert make_server(ServerOptions(**FIXED), 1000, typical=typical).delay == (0.0, 0.0)
 
 
 def test_fixed_step_times_have_no_model_no_memory_and_no_delay() -> None:
     server = made(**FIXED)
     assert isinstance(server.clock, FixedClock)
     assert server.deployment is None
-    assert (server.delay, server.info.rung, server.info.model, server.info.kv_tokens) == (0.0, "fixed", None, None)
+    assert (server.delay, server.info.rung) == ((0.0, 0.0), "fixed")
+    assert (server.info.model, server.info.kv_tokens) == (None, None)
     assert (server.settings.token_budget, server.settings.max_num_seqs) == (FIXED_BUDGET, FIXED_SEQS)
     assert server.clock.mixed([(1000, 0)], 3, [1.0]) == pytest.approx(0.1)
 
@@ -48,7 +72,7 @@ def test_without_a_calibration_steps_are_a_floor_and_it_is_said() -> None:
         server = made(**options)
         assert server.info.rung == "roofline"
         assert server.info.calibration is None
-        assert server.delay == 0.0
+        assert server.delay == (0.0, 0.0)
         assert any("datasheet" in warning for warning in server.warnings)
 
 

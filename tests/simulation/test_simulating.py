@@ -66,10 +66,10 @@ def test_half_the_step_time_moves_the_percentile_back() -> None:
     assert felt.max_s == pytest.approx(PREFILL_S)
 
 
-def test_streams_are_there_from_the_beginning_whatever_the_way_to_the_engine() -> None:
+def test_streams_are_there_from_the_beginning() -> None:
     found = simulate_interference(gpu="h100")
     before, _, calm, _ = results(found)
-    assert found.server.request_overhead_s > calm.max_s
+    assert found.server.request_overhead_s == 0
     assert before.gaps_per_stream == math.floor(40.0 / calm.max_s)
     assert before.busy_share == pytest.approx(1.0, abs=1e-3)
 
@@ -216,10 +216,9 @@ def test_one_client_waits_for_the_predicted_steps_and_the_way_to_the_engine(gpu:
     assert made is not None
     assert made.ttft is not None
     assert made.tpot is not None
-    server = make_server(ServerOptions(gpu=gpu), 1000, None)
-    assert made.ttft.max_s == pytest.approx(
-        found.server.request_overhead_s + server.clock.mixed([(1000, 0)], 0, [0.0]), rel=1e-9
-    )
+    server = make_server(ServerOptions(gpu=gpu), 1000)
+    way = found.server.request_overhead_s + found.server.request_overhead_per_prompt_token_s * 1000
+    assert made.ttft.max_s == pytest.approx(way + server.clock.mixed([(1000, 0)], 0, [0.0]), rel=1e-9)
     assert made.tpot.p50_s == pytest.approx(rung.decode_step_s, rel=0.001)
 
 

@@ -49,7 +49,7 @@ def test_recordings_replayed_are_all_of_them() -> None:
 
 
 def run(
-    settings: Settings, requests: list[Request], until: float = math.inf, delay: float = 0.0
+    settings: Settings, requests: list[Request], until: float = math.inf, delay: tuple[float, float] = (0.0, 0.0)
 ) -> tuple[Tally, list[Step]]:
     """Run requests to their end; return what was counted, and the steps."""
     steps: list[Step] = []
@@ -100,9 +100,24 @@ def test_no_more_requests_run_than_max_num_seqs() -> None:
 
 
 def test_a_delay_puts_off_everything_but_the_arrival() -> None:
-    tally, _ = run(settings(), [Request(1.0, 100, 2)], delay=0.25)
+    tally, _ = run(settings(), [Request(1.0, 100, 2)], delay=(0.25, 0.0))
     assert tally.served[0].request.arrival == 1.0
     assert tally.served[0].scheduled == 1.25
+
+
+def test_a_delay_per_token_lets_short_prompts_overtake_long_ones() -> None:
+    tally, steps = run(settings(), [Request(0.0, 900, 1), Request(0.1, 100, 1)], delay=(0.1, 0.001))
+    assert steps == [[(0, 100)], [(1, 900)]]
+    assert [item.request.arrival for item in tally.served] == [0.1, 0.0]
+    assert [item.scheduled for item in tally.served] == pytest.approx([0.3, 1.0])
+
+
+def test_prompts_are_held_back_for_some_decode_steps_if_asked_for() -> None:
+    requests = [Request(0.0, 100, 8), Request(0.1 - 1e-6, 100, 1), Request(0.115, 100, 1)]
+    _, steps = run(settings(hold_steps=3), requests)
+    prompts = [index for index, step in enumerate(steps) if any(tokens > 1 for _, tokens in step)]
+    assert prompts == [0, 5]
+    assert steps[5] == [(0, 1), (1, 100), (2, 100)]
 
 
 def test_long_prompts_take_no_more_than_the_threshold_beside_others() -> None:

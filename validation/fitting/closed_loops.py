@@ -55,7 +55,14 @@ REQUEST_OVERHEADS: dict[tuple[str, str], float] = {("request", "per_request_s"):
 BURST_SHARE = ("protocol", "burst_share")
 """θ of the runs that do not say how many prompts they sent; ½ if every client sends one prompt. It is no part of an engine."""
 
-OVERHEADS = STEP_OVERHEADS | REQUEST_OVERHEADS | {BURST_SHARE: 0.5}
+ARRIVAL_OVERHEADS: dict[tuple[str, str], float] = {
+    ("arrival", "per_request_s"): 60.0,
+    ("arrival", "per_prompt_token_s"): 1e-2,
+    ("arrival", "steps"): 100.0,
+}
+"""What simulations take for the way of a request to the engine (``simulated_loops``), and upper bounds."""
+
+OVERHEADS = STEP_OVERHEADS | REQUEST_OVERHEADS | ARRIVAL_OVERHEADS | {BURST_SHARE: 0.5}
 
 FORM_OF = {
     "launches": "overlap",
@@ -63,6 +70,7 @@ FORM_OF = {
     "overhead.graph": "overhead",
     "overhead.eager": "overhead",
     "request": "request",
+    "arrival": "arrival",
 }
 
 OF_GRAPH, OF_EAGER = (
