@@ -202,7 +202,7 @@ def random_workload(seed: int) -> Workload:
         streams + requests,
         clients=clients,
         think=draw.choice([0.0, 0.0, 0.0107, 2.97]),
-        delay=draw.choice([0.0, 0.003, 0.5]),
+        delay=draw.choice([0.0, 0.003, 0.5]) * (not streams),  # streams are there from the beginning
         until=draw.choice([1.0037, 2.9971]) if streams else draw.choice([math.inf, math.inf, 2.0037, 0.5037, 0.0041]),
     )
 

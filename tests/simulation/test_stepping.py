@@ -113,11 +113,12 @@ def test_a_delay_per_token_lets_short_prompts_overtake_long_ones() -> None:
 
 
 def test_prompts_are_held_back_for_some_decode_steps_if_asked_for() -> None:
-    requests = [Request(0.0, 100, 8), Request(0.1 - 1e-6, 100, 1), Request(0.115, 100, 1)]
-    _, steps = run(settings(hold_steps=3), requests)
-    prompts = [index for index, step in enumerate(steps) if any(tokens > 1 for _, tokens in step)]
-    assert prompts == [0, 5]
-    assert steps[5] == [(0, 1), (1, 100), (2, 100)]
+    requests = [Request(0.0, 100, 12), Request(0.05 - 1e-6, 100, 1), Request(0.065, 100, 1)]
+    for hold, expected in ((0, [0, 5, 7]), (1, [0, 6, 8]), (3, [0, 8])):
+        tally, steps = run(settings(hold_steps=hold), requests)
+        assert [n for n, step in enumerate(steps) if any(tokens > 1 for _, tokens in step)] == expected
+        assert all(item.done for item in tally.served)
+    assert steps[8] == [(0, 1), (1, 100), (2, 100)]
 
 
 def test_long_prompts_take_no_more_than_the_threshold_beside_others() -> None:
