@@ -167,6 +167,7 @@ def test_without_chunks_no_sequence_is_longer_than_the_budget() -> None:
         ({"watermark": float("nan"), **FIXED}, "watermark must be a share"),
         ({"watermark": "low", **FIXED}, "watermark must be a share"),
         ({"gpu": "t4", "model": "Llama-3.2-1B", "rung": "calibrated"}, "no calibration of t4"),
+        ({"chunked_prefill": False, "scheduler": "sarathi", **FIXED}, "use --scheduler vllm"),
         ({"chunked_prefill": False, "chunk": 2048, "max_model_len": 4096, **FIXED}, "use --chunk 4096 or more"),
     ],
 )

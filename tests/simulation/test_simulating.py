@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -13,12 +14,20 @@ from costmodel.hardware.errors import InputError
 from costmodel.prediction import predict
 from costmodel.simulation import simulating
 from costmodel.simulation.jumping import JumpingEngine
+from costmodel.simulation.pools import Pools
 from costmodel.simulation.requests import ClosedLoop, Listed
 from costmodel.simulation.results import Percentiles, Result, Simulation
 from costmodel.simulation.server import ServerOptions, make_server
 from costmodel.simulation.settings import Scheduler, Settings
-from costmodel.simulation.simulating import Limits, engine_for, run_load, simulate_interference, simulate_load
-from costmodel.simulation.stepping import Engine
+from costmodel.simulation.simulating import (
+    Limits,
+    engine_for,
+    run_load,
+    simulate_interference,
+    simulate_load,
+    simulate_trace,
+)
+from costmodel.simulation.stepping import Engine, Progress
 
 DECODE_S, PREFILL_S = 0.01, 0.1464
 LESSON: Any = {"decode_s": DECODE_S, "prefill_s": PREFILL_S}
@@ -296,6 +305,80 @@ def test_goodput_counts_who_was_served_in_time() -> None:
         load(clients=20, requests=100, prompt=1000, output=10, limits=Limits(ttft=1e6, tpot=1e6, e2e=1e6)).goodput
         is not None
     )
+
+
+TRACE = """arrival_s,prompt_tokens,output_tokens
+0.0,500,3
+0.5,800,2
+2.0,300,1
+4.0,5000,4
+"""
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """A trace of four requests, the longest of 5,000 tokens."""
+    path = tmp_path / "trace.csv"
+    path.write_text(TRACE)
+    return path
+
+
+def test_a_trace_is_served_as_it_was_sent(trace: Path) -> None:
+    found = simulate_trace(trace, decode_s=0.01, prefill_s=0.5)
+    assert found.result is not None
+    assert found.result.requests.done == 4
+    assert found.result.output_tokens == 10
+    assert found.result.ttft is not None
+    assert found.result.ttft.max_s == pytest.approx(0.5)  # prefill_s is that of the longest prompt
+    assert found.result.ttft.p50_s == pytest.approx(0.05)
+    assert found.workload["requests"] == 4
+    assert found.result.duration_s == pytest.approx(4.53)
+
+
+def test_a_trace_may_be_sent_faster_or_only_its_beginning(trace: Path) -> None:
+    found = simulate_trace(trace, speed=10.0, limit=3, decode_s=0.01, prefill_s=0.08)
+    assert found.result is not None
+    assert (found.result.requests.sent, found.workload["speed"]) == (3, 10.0)
+    assert found.result.duration_s == pytest.approx(0.23)
+
+
+def test_what_a_trace_has_that_cannot_be_served_is_refused_and_said(trace: Path) -> None:
+    found = simulate_trace(trace, max_model_len=1000, **LESSON)
+    assert found.result is not None
+    assert found.result.requests.refused == {"prompt longer than max_model_len allows": 1}
+    assert any("1 requests were refused" in warning for warning in found.warnings)
+
+
+def test_a_trace_through_pools(trace: Path) -> None:
+    found = simulate_trace(trace, pools=Pools(2, 1, latency=0.1), **LESSON)
+    assert found.result is not None
+    assert (found.result.requests.done, found.result.output_tokens) == (4, 10)
+
+
+def test_progress_is_told_from_the_beginning() -> None:
+    told: list[Progress] = []
+    for asynchronous in (False, True):
+        options: Any = {**LESSON, "asynchronous": asynchronous}
+        run_load(
+            4,
+            None,
+            1.0,
+            40,
+            None,
+            100,
+            20,
+            0.0,
+            0.0,
+            0.0,
+            0,
+            None,
+            None,
+            ServerOptions(**options),
+            progress=told.append,
+        )
+    assert told
+    assert (told[0].sent, told[0].ended) == (0, 0)
+    assert all(0 <= each.ended <= each.sent <= 40 for each in told)
 
 
 # --- the end before the end, and what can never be ----------------------------------------------------------------------------
