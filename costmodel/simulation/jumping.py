@@ -202,12 +202,10 @@ class JumpingEngine(Engine):
             before = len(entries)
             self._admit(entries, budget, whole=False)
             self.blocked = len(entries) == before and not self.partial
-        plain = self._commit(entries)
-        batch = FlockBatch(
-            plain.entries, plain.sampled, flock=size + self.held, counting=self.counting + self.held_counting,
-            before=self.last_end,
-        )  # fmt: skip
-        self._note_entries(batch)
+        batch = FlockBatch([], [], 0.0, 0.0, size + self.held, self.counting + self.held_counting, [], self.last_end)
+        if entries or self.partial:
+            self._commit(entries, batch)
+            self._note_entries(batch)
         if self.watch is not None:
             self.watch(batch)
         return batch
@@ -375,6 +373,8 @@ class JumpingEngine(Engine):
     def _reads(self) -> list[float]:
         """Return the KV tokens that the flock reads in its next step, for every window."""
         full = float(self.bases + self.size * (self.count + 1))
+        if not self.windows and not self.held:
+            return [full] * len(self.clock.windows)
         windows = iter(self.windows)
         reads = [full if width is None else float(next(windows).read) for width in self.clock.windows]
         if self.held:
@@ -382,6 +382,8 @@ class JumpingEngine(Engine):
         return reads
 
     def _growth(self) -> list[float]:
+        if not self.windows:
+            return [float(self.size)] * len(self.clock.windows)
         windows = iter(self.windows)
         return [float(self.size if width is None else next(windows).growing) for width in self.clock.windows]
 

@@ -327,7 +327,8 @@ class Engine:
             budget = self._continue(entries, budget, list(order) if scheduler == "sarathi" else self.running)
             if not self._preempted:
                 self._admit(entries, budget, whole=False)
-        batch = self._commit(entries)
+        batch = Batch([], [])
+        self._commit(entries, batch)
         if self.watch is not None:
             self.watch(batch)
         self.tally.sample(self.now, len(self.running), len(self.waiting), self.pool.used)
@@ -450,9 +451,8 @@ class Engine:
                 state.served.scheduled, state.served.cached = self.now, cached
         waiting.put_back(skipped)
 
-    def _commit(self, entries: list[tuple[State, int]]) -> Batch:
+    def _commit(self, entries: list[tuple[State, int]], batch: Batch) -> None:
         """Count the scheduled tokens as computed, as the next step may be scheduled before they are."""
-        batch = Batch([], [])
         ahead = self.settings.asynchronous
         for state, tokens in entries:
             batch.entries.append((state, tokens, state.prompt if state.request.held else state.computed))
@@ -463,7 +463,6 @@ class Engine:
             if sampled:
                 state.given += 1
                 state.placeholders += ahead
-        return batch
 
     def read(self, batch: Batch) -> None:
         """Take what a step gave: tokens, and with the last one the end of a request."""
