@@ -95,7 +95,6 @@ class Delayed:
     """
 
     def __init__(self, source: Source, base: float, per_token: float) -> None:
-        self.hears = source.hears
         self._source, self._base, self._per_token = source, base, per_token
         self.hears = source.hears
         self._counter = itertools.count()
