@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 BINS = 4096
 """Of the distribution of gaps."""
+STEPS = 4000
+"""Of a run of decode steps between two injections, whose gaps lie on one another."""
 POINTS = 2000
 """Of a course of several servers together."""
 
@@ -67,11 +69,12 @@ def _itl(found: Sequence[Simulated]) -> Figure:
 
 
 def _panel(name: str, run: Run, document: Simulation, injected: bool) -> Panel:
-    times = gap_times(run.tallies, run.server.clock)
+    times, itl = gap_times(run.tallies, run.server.clock, STEPS), run.result.itl
+    usual, longest = (itl.p50_s, itl.max_s) if itl is not None else (0.0, 0.0)
+    panel = Panel(name, times.ends, times.gaps, usual, longest)
     if not injected:
-        return Panel(name, times.ends, times.gaps)
-    sent = [spike.injected_s for spike in document.spikes]
-    return Panel(name, times.ends, times.gaps, sent, height=_predicted(run, document))
+        return panel
+    return panel._replace(injections=[spike.injected_s for spike in document.spikes], height=_predicted(run, document))
 
 
 def _predicted(run: Run, document: Simulation) -> float | None:

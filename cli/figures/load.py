@@ -55,8 +55,7 @@ def draw_load(course: Course, blocks: int | None, title: str, foot: str, injecti
         for axes, (values, name, color, whole) in zip(panels, rows, strict=True):
             _draw(axes, np.asarray(course.times), np.asarray(values, float), color, whole)
             axes.set_ylabel(name)
-            for time in dict.fromkeys(injections):
-                axes.axvline(time, color=style.GREY, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1)
+            style.mark_times(axes, injections, tops=False)
         start, end = 0.0, float(course.times[-1])
         panels[-1].set_xlim(start, end)
         ticks = style.nice_ticks(start, end, 8)
