@@ -55,6 +55,8 @@ def _segment(row: Array, start: float, clock: Clock, most: int | None) -> Array:
     first, growth = row[3 : 3 + len(clock.windows)], row[3 + len(clock.windows) :]
     stride = 1 if most is None else max(-(-steps // most), 1)
     step = np.arange(steps)
+    ends: Array
+    gaps: Array
     if growth.any():
         gaps = clock.decode_many(np.repeat(decodes, steps), [r + g * step for r, g in zip(first, growth, strict=True)])
         ends = (start + np.cumsum(gaps))[::stride]
