@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from costmodel.cli.figures import draw_distribution, draw_itl, draw_ladder, draw_load, save_figure
 from costmodel.cli.figures.distribution import Curve
@@ -46,8 +44,7 @@ def draw(figure: str, found: Sequence[Simulated], path: Path, force: bool) -> No
     Raises:
         InputError: the figure shows one simulation, or there is nothing to draw, or a file that cannot be written.
     """
-    kinds = {"itl": _itl, "percentiles": _ladder, "distribution": _distribution, "load": _load}
-    save_figure(kinds[figure](found), path, force)
+    save_figure(KINDS[figure](found), path, force)
 
 
 def _itl(found: Sequence[Simulated]) -> Figure:
@@ -136,6 +133,8 @@ def _distribution(found: Sequence[Simulated]) -> Figure:
 
 
 def _curves(runs: Sequence[tuple[str, Run]]) -> list[Curve]:
+    import numpy as np
+
     curves = []
     for name, run in runs:
         itl = run.result.itl
@@ -168,6 +167,8 @@ def _load(found: Sequence[Simulated]) -> Figure:
 
 def _course(run: Run) -> Course:
     """Return what was noted, of several servers together."""
+    import numpy as np
+
     noted = [np.array(tally.samples).reshape(-1, 4) for tally in run.tallies if tally.samples]
     if len(noted) == 1:
         return Course(*noted[0].T)
@@ -179,3 +180,12 @@ def _course(run: Run) -> Course:
         index = np.searchsorted(each[:, 0], times, side="right") - 1
         total += np.where(index >= 0, each[np.maximum(index, 0), 1:].T, 0.0)
     return Course(times, *total)
+
+
+KINDS: dict[str, Callable[[Sequence[Simulated]], Figure]] = {
+    "itl": _itl,
+    "percentiles": _ladder,
+    "distribution": _distribution,
+    "load": _load,
+}
+"""Figure → what draws it."""

@@ -61,6 +61,7 @@ def draw_load(course: Course, blocks: int | None, title: str, foot: str, injecti
         ticks = style.nice_ticks(start, end, 8)
         panels[-1].set_xticks(ticks, [style.plain(tick, ticks[1] - ticks[0]) for tick in ticks])
         panels[-1].set_xlabel("time (s)")
+        panels[-1].tick_params(axis="x", pad=8)  # clear of the zero of the other axis
         figure.align_ylabels(panels)
         style.settle(figure)
     return figure
