@@ -244,7 +244,15 @@ def single(name: str, values: list[Any] | None) -> Any:
 
 def echo_json(document: Any) -> None:
     """Write one JSON document to stdout and nothing else."""
+    click.echo(json_text(document))
+
+
+def json_text(document: Any) -> str:
+    """Return one JSON document as text.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
     if hasattr(document, "model_dump_json"):
-        click.echo(document.model_dump_json(by_alias=True, indent=2))
-    else:
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+        return str(document.model_dump_json(by_alias=True, indent=2))
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)

@@ -146,6 +146,8 @@ class ServerInfo(Frozen):
     prefix_caching: bool
     asynchronous: bool
     request_overhead_s: float
+    """Between a request being sent and the engine having it, prompt tokens left out."""
+    request_overhead_per_prompt_token_s: float = 0.0
     pools: PoolsInfo | None = None
     """With the scheduler ``disaggregated``; the other keys are those of each server."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypedDict
 
 from costmodel.building import build_parameters
 from costmodel.calibrations import choose_calibration
-from costmodel.certainty import request_overheads
+from costmodel.certainty import arrival_overheads
 from costmodel.checks import choice, positive, whole
 from costmodel.deployment import Deployment, deploy
 from costmodel.engine import default_max_num_seqs, default_token_budget
@@ -20,6 +21,8 @@ from costmodel.simulation.clock import Clock, FixedClock, StepClock
 from costmodel.simulation.results import ServerInfo
 from costmodel.simulation.settings import POLICIES, SCHEDULERS, Settings
 
+Step = Callable[[float, float], float]
+"""Sequences, tokens that each has in the cache → time of their decode step [s]."""
 SimulatedRung = Literal["roofline", "calibrated"]
 
 
@@ -67,7 +70,7 @@ class Server:
     Attributes:
         clock: how long its steps take.
         settings: its flags.
-        delay: time of a request outside the steps, before the engine has it [s].
+        delay: between a request being sent and the engine having it: a time, and a time per token of its prompt [s].
         info: what is told of it.
         deployment: model and GPUs; None with fixed step times.
         notes, warnings: what has to be said.
@@ -75,7 +78,7 @@ class Server:
 
     clock: Clock
     settings: Settings
-    delay: float
+    delay: tuple[float, float]
     info: ServerInfo
     deployment: Deployment | None
     notes: tuple[str, ...]
@@ -83,7 +86,12 @@ class Server:
 
 
 def make_server(
-    options: ServerOptions, prompt: int, budget: int | None = None, seqs: int | None = None, unlimited_if_small: int = 0
+    options: ServerOptions,
+    prompt: int,
+    budget: int | None = None,
+    seqs: int | None = None,
+    unlimited_if_small: int = 0,
+    typical: Callable[[Step], float] | None = None,
 ) -> Server:
     """Build a server.
 
@@ -93,6 +101,8 @@ def make_server(
         budget: token budget where the options say nothing; None for vLLM's default [tokens].
         seqs: ``max_num_seqs`` likewise.
         unlimited_if_small: tokens that the KV cache must hold, or else it is taken to be unlimited, and a warning says so.
+        typical: returns the time of a typical decode step, given what returns that of any; None for requests that are
+            with the engine as soon as they are sent.
 
     Raises:
         InputError: an option is out of range, or they contradict each other.
@@ -111,7 +121,7 @@ def make_server(
     if decode is not None and prefill is not None:
         clock, delay, rung, calibration = (
             FixedClock(positive(decode, "decode-ms"), positive(prefill, "prefill-ms"), prompt),
-            0.0,
+            (0.0, 0.0),
             "fixed",
             None,
         )
@@ -142,7 +152,7 @@ def make_server(
             warnings.append("no calibration in use: steps at datasheet rates, a floor; measured ones take longer")
         rates = CalibratedRates(fitted) if fitted else None
         clock = StepClock(build_parameters(deployment, rates))
-        delay, rung = request_overheads(fitted)[0], "calibrated" if fitted else "roofline"
+        delay, rung = _delay(fitted, clock, typical), "calibrated" if fitted else "roofline"
         calibration = fitted.name if fitted else None
     settings = _settings(options, deployment, (budget, seqs), scheduler, policy)
     settings, more = _memory(options, deployment, settings, unlimited_if_small)
@@ -164,9 +174,24 @@ def make_server(
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         prefix_caching=settings.prefix_caching,
         asynchronous=settings.asynchronous,
-        request_overhead_s=delay,
+        request_overhead_s=delay[0],
+        request_overhead_per_prompt_token_s=delay[1],
     )
     return Server(clock, settings, delay, info, deployment, tuple(notes), tuple(warnings))
+
+
+def _delay(fitted: Calibration | None, clock: Clock, typical: Callable[[Step], float] | None) -> tuple[float, float]:
+    """Return the time of a request on its way to the engine, and per token of its prompt [s]."""
+    if typical is None:
+        return 0.0, 0.0
+    fixed, per_token, steps = arrival_overheads(fitted)
+
+    def step(sequences: float, context: float) -> float:
+        count = max(round(sequences), 1)
+        reads = [count * (context + 1 if width is None else min(context + 1, width)) for width in clock.windows]
+        return clock.decode(count, reads)
+
+    return fixed + (steps * typical(step) if steps else 0.0), per_token
 
 
 SARATHI_BUDGET = 512

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -13,9 +14,9 @@ from costmodel.hardware.errors import InputError
 from costmodel.simulation.jumping import JumpingEngine, can_jump
 from costmodel.simulation.pools import Pools, pools_info, run_pools
 from costmodel.simulation.quantiles import Gaps
-from costmodel.simulation.requests import Listed, Source
+from costmodel.simulation.requests import Listed, Request, Source
 from costmodel.simulation.results import STALL_FACTOR, Result, ServerInfo, Simulation, make_result, make_spikes
-from costmodel.simulation.server import Server, ServerOptions, make_server
+from costmodel.simulation.server import Server, ServerOptions, Step, make_server
 from costmodel.simulation.settings import Settings
 from costmodel.simulation.stepping import Engine, Progress
 from costmodel.simulation.tally import Served, Tally
@@ -265,7 +266,7 @@ def run_load(
             spread=spread,
             seed=seed,
         )
-    server = make_server(options, prompt)
+    server = make_server(options, prompt, typical=partial(_typical_step, clients, rate, prompt, output))
     run = _run(server, source, limits, math.inf, None, 0, pools, keep_times, progress)
     document = Simulation(
         workload={
@@ -332,7 +333,7 @@ def run_trace(
     trace = read_trace(path, form, limit=limit, speed=speed)
     limits = (limits or Limits()).checked()
     longest = max((request.prompt for request in trace.requests), default=1)
-    server = make_server(options, longest)
+    server = make_server(options, longest, typical=partial(_typical_of, trace.requests))
     run = _run(server, Listed(trace.requests), limits, math.inf, None, 0, pools, keep_times, progress)
     left_out = {reason: count for reason, count in trace.rejected.items() if count}
     warnings = [f"{count:,} requests of the trace are left out: {reason}" for reason, count in left_out.items()]
@@ -348,6 +349,31 @@ def run_trace(
         warnings=(*server.warnings, *warnings, *_overload(run)),
     )  # fmt: skip
     return Simulated(document, (run,))
+
+
+def _typical_step(clients: int | None, rate: float | None, prompt: float, output: float, step: Step) -> float:
+    """Return the decode step of a load [s]: of all clients, or of as many requests as come while one is answered."""
+    context = prompt + output / 2
+    if clients is not None:
+        return step(clients, context)
+    running = 1.0
+    for _ in range(LITTLES_ROUNDS):
+        running = min((rate or 0.0) * output * step(running, context), MOST_RUNNING)
+    return step(running, context)
+
+
+LITTLES_ROUNDS, MOST_RUNNING = 20, 1024.0
+"""Rounds in which Little's law finds the running requests of a rate, and the most that are taken to run."""
+
+
+def _typical_of(requests: Sequence[Request], step: Step) -> float:
+    """Return the decode step of a trace at its mean rate and lengths [s]."""
+    if not requests:
+        return 0.0
+    count, duration = len(requests), max(requests[-1].arrival - requests[0].arrival, 1e-3)
+    prompt = sum(request.prompt for request in requests) / count
+    output = sum(request.output for request in requests) / count
+    return _typical_step(None, count / duration, prompt, output, step)
 
 
 def _info(server: Server, pools: Pools | None) -> ServerInfo:

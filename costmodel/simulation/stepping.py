@@ -17,7 +17,7 @@ from typing import NamedTuple
 from costmodel.simulation.blocks import Block, BlockPool, Key, Run, unused_among
 from costmodel.simulation.clock import Clock
 from costmodel.simulation.queues import WaitQueue
-from costmodel.simulation.requests import Request, Source
+from costmodel.simulation.requests import Delayed, Request, Source
 from costmodel.simulation.settings import Settings
 from costmodel.simulation.tally import MixedStep, Served, Tally
 
@@ -100,7 +100,7 @@ class Engine:
         clock: how long its steps take.
         source: its requests.
         tally: counts what happens.
-        delay: between a request being sent and the engine having it [s].
+        delay: between a request being sent and the engine having it: a time, and a time per token of its prompt [s].
         until: time after which nothing counts [s].
         watch: called with every scheduled step.
         progress: called before the first step and about every :data:`REPORT_EVERY` seconds on the wall, between two steps; what it raises
@@ -113,13 +113,14 @@ class Engine:
         clock: Clock,
         source: Source,
         tally: Tally,
-        delay: float = 0.0,
+        delay: tuple[float, float] = (0.0, 0.0),
         until: float = math.inf,
         watch: Callable[[Batch], None] | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
-        self.settings, self.clock, self.source, self.tally = settings, clock, source, tally
-        self.delay, self.until, self.watch, self.progress = delay, until, watch, progress
+        self.settings, self.clock, self.tally = settings, clock, tally
+        self.source = Delayed(source, *delay) if any(delay) else source
+        self.until, self.watch, self.progress = until, watch, progress
         self._report_at = -math.inf
         self.pool = BlockPool(settings.usable_blocks)
         self.running: list[State] = []
@@ -128,7 +129,7 @@ class Engine:
         self.serials = 0
         self.chains: dict[tuple[int, int], int] = {}
         self._after_prefill = False
-        self._preempted, self._most = False, 0
+        self._preempted, self._most, self._held_back = False, 0, 0
         usable = settings.usable_blocks
         limits = [settings.max_model_len or ENDLESS, ENDLESS if usable is None else usable * settings.block_tokens]
         self.longest = min(limits)
@@ -200,8 +201,8 @@ class Engine:
         """Schedule one more step; tell whether another is to be scheduled before the oldest is read."""
         batch = self.schedule()
         if batch.empty:
-            if not queue and not self.running:
-                return False
+            if not self.running and all(earlier.empty for earlier in queue):
+                return False  # who waits can only wait for another request
             batch.start = batch.end = max(self.now, self.last_end)
         else:
             self.start(batch, max(self.now, self.last_end))
@@ -214,7 +215,7 @@ class Engine:
 
     def _wait(self) -> bool:
         """Go on to the next arrival; False if there is none, or it comes too late."""
-        coming = self.source.next_arrival() + self.delay
+        coming = self.source.next_arrival()
         if coming == math.inf or coming > self.until:
             return False
         self.now = max(self.now, coming)
@@ -223,7 +224,7 @@ class Engine:
     def receive(self) -> None:
         """Take the requests that have arrived, refuse those that can never be served."""
         source = self.source
-        while source.next_arrival() + self.delay <= self.now:
+        while source.next_arrival() <= self.now:
             request = source.take()
             if (reason := self.refusal(request)) is not None:
                 self.tally.refuse(request, reason)
@@ -256,10 +257,10 @@ class Engine:
         if not request.standing:
             self.waiting.push(state)
             return
-        # The stream has its context in the cache and waits for its next token.
+        # The stream has its context in the cache and waits for its next token; one that is held has that token's block as well.
         state.known, state.computed = request.prompt + 1, request.prompt
-        state.held = -(-(request.prompt + 1) // self.settings.block_tokens)
-        self.pool.allocate(min(state.held, self.pool.free))
+        state.held = min(self._blocks(request.prompt + request.held), self.pool.free)
+        self.pool.allocate(state.held)
         served.scheduled = served.first = served.last = self.now
         state.running = True
         self.running.append(state)
@@ -324,7 +325,8 @@ class Engine:
             budget = self._continue(entries, budget, list(order) if scheduler == "sarathi" else self.running)
             if not self._preempted:
                 self._admit(entries, budget, whole=False)
-        batch = self._commit(entries)
+        batch = Batch([], [])
+        self._commit(entries, batch)
         if self.watch is not None:
             self.watch(batch)
         self.tally.sample(self.now, len(self.running), len(self.waiting), self.pool.used)
@@ -351,11 +353,14 @@ class Engine:
             if 0 < threshold < tokens:
                 tokens = threshold
             tokens = min(tokens, budget)
-            if self.settings.max_model_len is not None and not state.request.held:
+            if self.settings.max_model_len is not None and not state.request.standing:
                 tokens = min(tokens, self.settings.max_model_len - state.computed - 1)
             if tokens <= 0:
                 continue
-            needed = self._blocks(state.computed + tokens) - state.held
+            reached = state.computed + tokens
+            if state.request.held:
+                reached = min(reached, state.prompt + 1)  # the token before makes way
+            needed = self._blocks(reached) - state.held
             while needed > self.pool.free:
                 victim = self._victim()
                 if order is self.running:
@@ -400,6 +405,10 @@ class Engine:
         ``whole`` prompts only, if asked for, and the first of them whatever its size.
         """
         settings, pool, waiting = self.settings, self.pool, self.waiting
+        if self._held_back < settings.hold_steps and waiting and self.running:
+            self._held_back += 1
+            return
+        self._held_back = 0
         threshold = self._most
         skipped: list[State] = []
         while budget > 0 and waiting and len(self.running) < settings.max_num_seqs:
@@ -443,9 +452,8 @@ class Engine:
                 state.served.scheduled, state.served.cached = self.now, cached
         waiting.put_back(skipped)
 
-    def _commit(self, entries: list[tuple[State, int]]) -> Batch:
+    def _commit(self, entries: list[tuple[State, int]], batch: Batch) -> None:
         """Count the scheduled tokens as computed, as the next step may be scheduled before they are."""
-        batch = Batch([], [])
         ahead = self.settings.asynchronous
         for state, tokens in entries:
             batch.entries.append((state, tokens, state.prompt if state.request.held else state.computed))
@@ -456,7 +464,6 @@ class Engine:
             if sampled:
                 state.given += 1
                 state.placeholders += ahead
-        return batch
 
     def read(self, batch: Batch) -> None:
         """Take what a step gave: tokens, and with the last one the end of a request."""
@@ -497,7 +504,7 @@ class Engine:
         if state.placeholders and not stale:
             state.placeholders -= 1
         if state.request.held:
-            state.computed -= 1
+            state.computed -= not stale
             return gap
         state.known += 1
         if self.settings.asynchronous and state.running:

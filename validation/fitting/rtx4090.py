@@ -7,6 +7,7 @@ one kernel whether sequences decode beside the chunk or not, and attention of pu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,8 +19,9 @@ from costmodel.deployment import deploy
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.hardware.catalog import load_gpu
-from costmodel.hardware.errors import unknown_name
-from costmodel.validation.datasets.rtx4090 import GPU, LayerTable, MixedTable, Rtx4090, RunSettings
+from costmodel.hardware.errors import InputError, unknown_name
+from costmodel.hardware.reading import shown_path
+from costmodel.validation.datasets.rtx4090 import GPU, WHAT, LayerTable, MixedTable, Rtx4090, RunSettings
 from costmodel.validation.datasets.rules import FLOOR, Rule, apply_rules
 from costmodel.validation.datasets.tables import Column, Mask
 from costmodel.validation.fitting.calibrate import layer_calibration
@@ -57,6 +59,7 @@ SERVED_TOKENS: Final = 128
 class _Rows:
     """Rows of one operator: the model's inputs by name, what was measured, and which of them go into the fit."""
 
+    file: str
     model: KernelModel
     data: dict[str, Array]
     seconds: Array
@@ -97,14 +100,25 @@ def fit_rtx4090(
         (_attention(data, architecture, skipped, mixed=True), _mixed_checks),
         (_attention(data, architecture, skipped, mixed=False), _no_checks),
     ):
-        fit, parts = _fit(rows, checks, seed, version)
+        with _naming(data, rows.file):
+            fit, parts = _fit(rows, checks, seed, version)
         fits.append(fit)
         yield fit, parts
     deployment = deploy(MODEL, GPU)
     kernels = build_parameters(deployment, CalibratedRates(layer_calibration(fits, {}, "being fitted")))
-    overhead = fit_decode_overhead(data.requests, kernels, version)
+    with _naming(data, "requests.jsonl"):
+        overhead = fit_decode_overhead(data.requests, kernels, version)
     whole = build_parameters(deployment, CalibratedRates(layer_calibration([*fits, overhead], {}, "being fitted")))
     yield overhead, _whole_steps(data, whole)
+
+
+@contextmanager
+def _naming(data: Rtx4090, file: str) -> Iterator[None]:
+    """Let errors of a fit name the file whose rows it was."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{WHAT} {shown_path(data.folder / file)}: {error}") from None
 
 
 def attention_rules(settings: RunSettings) -> tuple[Rule[MixedTable], ...]:
@@ -142,8 +156,14 @@ def _fit(
     rows: _Rows, checks: Callable[[_Rows, Array, Mask], dict[str, Errors]], seed: int, version: str
 ) -> tuple[OperatorFit, dict[str, Errors]]:
     evaluator = Evaluator(rows.model)
+    kept, size = rows.kept, len(rows.seconds)
+    if size == 0:
+        raise InputError(f"no rows for {rows.model.operator}")
     test = held_out([rows.data[name] for name in rows.groups], seed)
-    kept = rows.kept
+    if not np.any(kept & test):
+        raise InputError(
+            f"the rules keep {np.count_nonzero(kept)} of {size} rows for {rows.model.operator}, too few to hold some out"
+        )
     trained = fit_kernel(evaluator, _select(rows.data, kept & ~test), rows.seconds[kept & ~test])
     predicted = evaluator.seconds(trained.values, rows.data)
     final = fit_kernel(evaluator, _select(rows.data, kept), rows.seconds[kept])
@@ -182,23 +202,23 @@ def _matrices(table: LayerTable, architecture: Architecture) -> _Rows:
         "inputs": np.concatenate([np.full(len(layer), float(shape[0])) for layer, shape in layers]),
         "outputs": np.concatenate([np.full(len(layer), float(shape[1])) for layer, shape in layers]),
     }
-    return _dense("gemm.bf16", ROOFLINE, data, np.concatenate([layer.seconds for layer, _ in layers]))
+    return _dense("dense.csv", "gemm.bf16", ROOFLINE, data, np.concatenate([layer.seconds for layer, _ in layers]))
 
 
 def _lm_head(table: LayerTable, architecture: Architecture) -> _Rows:
     layer = table.layer("lm_head")
     shape = {"inputs": float(architecture.hidden), "outputs": float(architecture.vocabulary)}
     data = {"tokens": layer.size, **{name: np.full(len(layer), size) for name, size in shape.items()}}
-    return _dense("lm_head.bf16", LM_HEAD, data, layer.seconds)
+    return _dense("per_sequence.csv", "lm_head.bf16", LM_HEAD, data, layer.seconds)
 
 
-def _dense(operator: str, free: tuple[str, ...], data: dict[str, Array], seconds: Array) -> _Rows:
+def _dense(file: str, operator: str, free: tuple[str, ...], data: dict[str, Array], seconds: Array) -> _Rows:
     part, _ = load_gpu(GPU)
     model = gemm_model(
         operator, "smooth_roofline", free, part.peak_flops["bf16"].value, part.memory_bandwidth.value, 2.0
     )
     tokens = data["tokens"]
-    return _Rows(model, data, seconds, np.ones(len(seconds), bool), {}, ("tokens",), {"tokens": tokens}, tokens)
+    return _Rows(file, model, data, seconds, np.ones(len(seconds), bool), {}, ("tokens",), {"tokens": tokens}, tokens)
 
 
 def _elementwise(table: LayerTable, architecture: Architecture) -> _Rows:
@@ -211,7 +231,7 @@ def _elementwise(table: LayerTable, architecture: Architecture) -> _Rows:
         seconds += calls * np.array([order[size] for size in tokens.tolist()])
     model = elementwise_model(ELEMENTWISE, part.memory_bandwidth.value, architecture.hidden)
     every = np.ones(len(tokens), bool)
-    return _Rows(model, {"tokens": tokens}, seconds, every, {}, ("tokens",), {"tokens": tokens}, tokens)
+    return _Rows("dense.csv", model, {"tokens": tokens}, seconds, every, {}, ("tokens",), {"tokens": tokens}, tokens)
 
 
 def _attention(data: Rtx4090, architecture: Architecture, off: tuple[str, ...], *, mixed: bool) -> _Rows:
@@ -235,7 +255,16 @@ def _attention(data: Rtx4090, architecture: Architecture, off: tuple[str, ...], 
             columns[name] = np.full(len(table), float(value))
         size = table.decodes * (table.context + 1)
         return _Rows(
-            model, columns, table.seconds, kept, excluded, ("batch", "read"), {"kv_tokens": read}, size, served
+            "attention.csv",
+            model,
+            columns,
+            table.seconds,
+            kept,
+            excluded,
+            ("batch", "read"),
+            {"kv_tokens": read},
+            size,
+            served,
         )
     units = part.compute_units.value if part.compute_units else 1.0
     model = mixed_model("prefill_attention.bf16", MIXED, peak, bandwidth, units, 2.0, heads)
@@ -244,7 +273,7 @@ def _attention(data: Rtx4090, architecture: Architecture, off: tuple[str, ...], 
     }  # fmt: skip
     covered = {"kv_tokens": np.concatenate([prefilled, read[read > 0]])}
     size, groups = table.cached + table.chunk, ("tokens", "cached", "decodes")
-    return _Rows(model, columns, table.seconds, kept, excluded, groups, covered, size, served)
+    return _Rows("attention.csv", model, columns, table.seconds, kept, excluded, groups, covered, size, served)
 
 
 def _no_checks(_rows: _Rows, _predicted: Array, _test: Mask) -> dict[str, Errors]:
@@ -266,7 +295,8 @@ def _mixed_checks(rows: _Rows, predicted: Array, test: Mask) -> dict[str, Errors
         "attention of mixed steps": rows.kept & (decodes > 0),
         "attention of mixed steps, all rows": decodes > 0,
     }
-    return {name: errors_of(predicted[mask & test], rows.seconds[mask & test]) for name, mask in parts.items()}
+    asked = {name: mask & test for name, mask in parts.items() if np.any(mask & test)}
+    return {name: errors_of(predicted[chosen], rows.seconds[chosen]) for name, chosen in asked.items()}
 
 
 def _whole_steps(data: Rtx4090, parameters: Parameters) -> dict[str, Errors]:
