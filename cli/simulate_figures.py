@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from costmodel.cli.figures import draw_distribution, draw_itl, draw_ladder, draw_load, save_figure
 from costmodel.cli.figures.distribution import Curve
@@ -29,6 +27,8 @@ if TYPE_CHECKING:
 
 BINS = 4096
 """Of the distribution of gaps."""
+STEPS = 4000
+"""Of a run of decode steps between two injections, whose gaps lie on one another."""
 POINTS = 2000
 """Of a course of several servers together."""
 
@@ -44,8 +44,7 @@ def draw(figure: str, found: Sequence[Simulated], path: Path, force: bool) -> No
     Raises:
         InputError: the figure shows one simulation, or there is nothing to draw, or a file that cannot be written.
     """
-    kinds = {"itl": _itl, "percentiles": _ladder, "distribution": _distribution, "load": _load}
-    save_figure(kinds[figure](found), path, force)
+    save_figure(KINDS[figure](found), path, force)
 
 
 def _itl(found: Sequence[Simulated]) -> Figure:
@@ -67,11 +66,12 @@ def _itl(found: Sequence[Simulated]) -> Figure:
 
 
 def _panel(name: str, run: Run, document: Simulation, injected: bool) -> Panel:
-    times = gap_times(run.tallies, run.server.clock)
+    times, itl = gap_times(run.tallies, run.server.clock, STEPS), run.result.itl
+    usual, longest = (itl.p50_s, itl.max_s) if itl is not None else (0.0, 0.0)
+    panel = Panel(name, times.ends, times.gaps, usual, longest)
     if not injected:
-        return Panel(name, times.ends, times.gaps)
-    sent = [spike.injected_s for spike in document.spikes]
-    return Panel(name, times.ends, times.gaps, sent, height=_predicted(run, document))
+        return panel
+    return panel._replace(injections=[spike.injected_s for spike in document.spikes], height=_predicted(run, document))
 
 
 def _predicted(run: Run, document: Simulation) -> float | None:
@@ -133,6 +133,8 @@ def _distribution(found: Sequence[Simulated]) -> Figure:
 
 
 def _curves(runs: Sequence[tuple[str, Run]]) -> list[Curve]:
+    import numpy as np
+
     curves = []
     for name, run in runs:
         itl = run.result.itl
@@ -165,6 +167,8 @@ def _load(found: Sequence[Simulated]) -> Figure:
 
 def _course(run: Run) -> Course:
     """Return what was noted, of several servers together."""
+    import numpy as np
+
     noted = [np.array(tally.samples).reshape(-1, 4) for tally in run.tallies if tally.samples]
     if len(noted) == 1:
         return Course(*noted[0].T)
@@ -176,3 +180,12 @@ def _course(run: Run) -> Course:
         index = np.searchsorted(each[:, 0], times, side="right") - 1
         total += np.where(index >= 0, each[np.maximum(index, 0), 1:].T, 0.0)
     return Course(times, *total)
+
+
+KINDS: dict[str, Callable[[Sequence[Simulated]], Figure]] = {
+    "itl": _itl,
+    "percentiles": _ladder,
+    "distribution": _distribution,
+    "load": _load,
+}
+"""Figure → what draws it."""

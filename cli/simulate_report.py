@@ -179,7 +179,12 @@ def _prompts(item: Simulation) -> str:
         f"\n  {plural(number, 'prompt')} refused: {reason}" for reason, number in item.injected.requests.refused.items()
     )
     if not rows:
-        return "No injected prompt was scheduled" + refused
+        one = item.workload["prompt_tokens"] == 1
+        return (
+            "A prompt of one token is one more decode: no step has prefill"
+            if one
+            else "No injected prompt was scheduled"
+        ) + refused
     text = table(rows, ["sent s", "first step s", "steps", "longest ms", "all ms", "TTFT ms"], left=0)
     more = len(item.spikes) - len(rows)
     if more:
@@ -195,7 +200,7 @@ def _sentence(item: Simulation) -> str:
     if baseline is None or injected is None or baseline.itl is None or injected.itl is None:
         return ""
     if not item.spikes:
-        return "Nothing was injected that the streams could have waited for."
+        return ""
     at, higher, still = moved(item)
     most, usual = injected.itl.max_s, baseline.itl.p50_s
     if not at:

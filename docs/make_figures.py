@@ -9,13 +9,18 @@ from costmodel.cli.main import main
 
 FOLDER = Path(__file__).parent / "figures"
 FIGURES = {
-    "timeline.png": ["--figure", "timeline"],
-    "timeline-chunked.png": ["--figure", "timeline", "--chunk", "2048"],
-    "heights.png": ["--figure", "heights"],
-    "breakdown.png": ["--figure", "breakdown"],
-    "roofline.png": ["--figure", "roofline"],
+    "timeline.png": ["predict", "--figure", "timeline"],
+    "timeline-chunked.png": ["predict", "--figure", "timeline", "--chunk", "2048"],
+    "heights.png": ["predict", "--figure", "heights"],
+    "breakdown.png": ["predict", "--figure", "breakdown"],
+    "roofline.png": ["predict", "--figure", "roofline"],
+    "itl.png": ["simulate", "interference", "--figure", "itl"],
+    "itl-budgets.png": ["simulate", "interference", "--chunk", "512,2048,one-step", "--figure", "itl"],
+    "percentiles.png": ["simulate", "interference", "--chunk", "512,2048,one-step", "--figure", "percentiles"],
+    "distribution.png": ["simulate", "interference", "--chunk", "512,2048,one-step", "--figure", "distribution"],
+    "load.png": ["simulate", "load", "--rate", "12", "--burstiness", "0.3", "--spread", "0.8", "--kv-tokens", "80k"],
 }
-"""File → options of `costmodel predict`."""
+"""File → command that draws it, without the file."""
 
 
 def draw_all(folder: Path) -> None:
@@ -23,7 +28,7 @@ def draw_all(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, options in FIGURES.items():
         try:
-            main(["predict", *options, "--plot", str(folder / name), "--force"])
+            main([*options, "--plot", str(folder / name), "--force"])
         except SystemExit as done:
             if done.code:
                 raise

@@ -17,11 +17,9 @@ from costmodel.hardware.errors import InputError
 
 MOST_PANELS: Final = 4
 MOST_POINTS: Final = 4000
-"""Gaps near the median of which more are not drawn: they lie on one another."""
+"""More gaps near the median are not all drawn, as they lie on one another; of more high ones, the tallest in each piece of time."""
 HIGH: Final = 1.5
-"""A gap of more than so many medians is drawn whatever the number, with a stem."""
-_DOTTED: Final = (0, (2, 3))
-_DASHED: Final = (0, (7, 4))
+"""A gap of more than so many medians is high, and drawn with a stem."""
 _LOG_FROM: Final = 60.0
 """A longest gap of more than so many medians needs a logarithmic axis."""
 
@@ -33,7 +31,11 @@ class Panel(NamedTuple):
     ends: Any
     """When each token came [s], an array."""
     gaps: Any
-    """The gap before it [s], an array of the same length."""
+    """The gap before it [s], an array of the same length; of gaps near the median, some are enough."""
+    usual: float
+    """Median gap [s]."""
+    longest: float
+    """Longest gap [s]."""
     injections: Sequence[float] = ()
     """When prompts were sent [s]."""
     ttft: float | None = None
@@ -61,9 +63,8 @@ def draw_itl(panels: Sequence[Panel], duration: float, title: str, foot: str) ->
     shown = [panel for panel in panels if len(panel.gaps)]
     if not shown:
         raise InputError("no token came after another: there is no gap to draw")
-    tallest = max(float(np.max(panel.gaps)) for panel in shown)
-    tallest = max([tallest, *(panel.height for panel in panels if panel.height)])
-    lowest = min(float(np.min(panel.gaps)) for panel in shown)
+    tallest = max([*(panel.longest for panel in shown), *(panel.height for panel in panels if panel.height)])
+    lowest = min(min(float(np.min(panel.gaps)), panel.usual) for panel in shown)
     unit, name = style.time_unit(tallest)
     with style.styled():
         figure = style.new_figure()
@@ -101,20 +102,18 @@ def _draw(axes: Axes, panel: Panel, unit: float, duration: float, narrow: bool) 
     """Draw the gaps of a run: points, and stems where they are high."""
     ends, gaps = np.asarray(panel.ends), np.asarray(panel.gaps) / unit
     bottom = axes.get_ylim()[0]
-    usual = float(np.median(gaps)) if len(gaps) else 0.0
-    high = gaps > HIGH * usual
-    floor = np.flatnonzero(~high)
+    usual = panel.usual / unit
+    high = np.flatnonzero(gaps > HIGH * usual)
+    if len(high) > MOST_POINTS:
+        high = _tallest(ends, gaps, high, duration)
+    floor = np.flatnonzero(gaps <= HIGH * usual)
     floor = floor[:: max(math.ceil(len(floor) / MOST_POINTS), 1)]
     axes.vlines(ends[high], bottom, gaps[high], color=style.VERMILLION, linewidth=1.1, zorder=2)
     axes.plot(ends[floor], gaps[floor], ".", color=style.BLUE, markersize=2.5, zorder=3, rasterized=True)
     axes.plot(ends[high], gaps[high], "o", color=style.VERMILLION, markersize=4.5, zorder=4, markeredgewidth=0)
-    for time in dict.fromkeys(panel.injections):
-        axes.axvline(time, color=style.GREY, linewidth=0.9, linestyle=_DOTTED, zorder=1)
-        axes.plot(
-            time, 0.0, "^", color=style.INK, markersize=9, clip_on=False, zorder=5, transform=axes.get_xaxis_transform()
-        )
+    style.mark_times(axes, panel.injections)
     if panel.height is not None:
-        axes.axhline(panel.height / unit, color=style.INK, linewidth=1.4, linestyle=_DASHED, zorder=3)
+        axes.axhline(panel.height / unit, color=style.INK, linewidth=1.4, linestyle=style.DASHED, zorder=3)
     axes.set_title(_name(panel, narrow), linespacing=1.3)
     axes.set_xlim(0, duration)
     axes.set_xlabel("time (s)", labelpad=8)
@@ -124,11 +123,18 @@ def _draw(axes: Axes, panel: Panel, unit: float, duration: float, narrow: bool) 
     axes.grid(True, axis="y")
 
 
+def _tallest(ends: Any, gaps: Any, chosen: Any, duration: float) -> Any:
+    """Return of the chosen gaps the tallest of each short piece of time, narrower than a dot."""
+    piece = (ends[chosen] / duration * MOST_POINTS).astype(int)
+    order = np.lexsort((-gaps[chosen], piece))
+    return chosen[order[np.unique(piece[order], return_index=True)[1]]]
+
+
 def _name(panel: Panel, narrow: bool) -> str:
     """Return a panel's title: what it is, what is usual, and what is not."""
     remarks = ["no gaps"]
     if len(panel.gaps):
-        usual, most = float(np.median(panel.gaps)), float(np.max(panel.gaps))
+        usual, most = panel.usual, panel.longest
         remarks = [f"longest gap {style.format_seconds(most)}"]
         if most <= HIGH * usual:
             remarks = [f"no gap over {style.format_seconds(most)}"]
@@ -145,10 +151,15 @@ def _add_legend(figure: Figure, panels: Sequence[Panel]) -> None:
         (Line2D([], [], color=style.BLUE, linewidth=3), "usual gaps"),
         (Line2D([], [], color=style.VERMILLION, marker="o", linewidth=1.1), f"gaps over {HIGH:g} × the median"),
     ]
-    if any(panel.injections for panel in panels):
+    if any(0 < len(set(panel.injections)) <= style.MOST_MARKS for panel in panels):
         entries.append(
-            (Line2D([], [], color=style.GREY, linestyle=_DOTTED, marker="^", markerfacecolor=style.INK), "prompt sent")
+            (
+                Line2D([], [], color=style.GREY, linestyle=style.DOTTED, marker="^", markerfacecolor=style.INK),
+                "prompt sent",
+            )
         )
     if any(panel.height is not None for panel in panels):
-        entries.append((Line2D([], [], color=style.INK, linestyle=_DASHED, linewidth=1.4), "height by the equations"))
+        entries.append(
+            (Line2D([], [], color=style.INK, linestyle=style.DASHED, linewidth=1.4), "height by the equations")
+        )
     style.add_legend(figure, [handle for handle, _ in entries], [name for _, name in entries], len(entries))

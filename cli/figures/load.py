@@ -55,13 +55,13 @@ def draw_load(course: Course, blocks: int | None, title: str, foot: str, injecti
         for axes, (values, name, color, whole) in zip(panels, rows, strict=True):
             _draw(axes, np.asarray(course.times), np.asarray(values, float), color, whole)
             axes.set_ylabel(name)
-            for time in dict.fromkeys(injections):
-                axes.axvline(time, color=style.GREY, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1)
+            style.mark_times(axes, injections, tops=False)
         start, end = 0.0, float(course.times[-1])
         panels[-1].set_xlim(start, end)
         ticks = style.nice_ticks(start, end, 8)
         panels[-1].set_xticks(ticks, [style.plain(tick, ticks[1] - ticks[0]) for tick in ticks])
         panels[-1].set_xlabel("time (s)")
+        panels[-1].tick_params(axis="x", pad=8)  # clear of the zero of the other axis
         figure.align_ylabels(panels)
         style.settle(figure)
     return figure

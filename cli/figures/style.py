@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import matplotlib.style
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -52,6 +53,11 @@ TITLE_SIZE: Final = 21
 TEXT_SIZE: Final = 15
 SMALL_SIZE: Final = 14
 FOOTER_SIZE: Final = 11
+
+DOTTED: Final = (0, (2, 3))
+DASHED: Final = (0, (7, 4))
+MOST_MARKS: Final = 100
+"""More moments than this are not marked one by one."""
 
 WIDTH: Final = 12.8
 HEIGHT: Final = 7.2
@@ -325,6 +331,23 @@ def plain(value: float, step: float | None = None) -> str:
     decimals = 0 if step is None else max(-math.floor(math.log10(step) + 1e-9), 0)
     text = f"{value:,.10g}" if decimals == 0 else f"{value:,.{decimals}f}"
     return text.replace("-", "−")
+
+
+def mark_times(axes: Axes, times: Sequence[float], tops: bool = True) -> None:
+    """Mark when something happened with dotted lines, and triangles on the time axis; nothing where the marks would be a grey area.
+
+    Args:
+        axes: with time along x.
+        times: [s].
+        tops: with triangles.
+    """
+    shown = list(dict.fromkeys(times))
+    if not shown or len(shown) > MOST_MARKS:
+        return
+    across = axes.get_xaxis_transform()
+    axes.vlines(shown, 0, 1, color=GREY, linewidth=0.9, linestyle=DOTTED, zorder=1, transform=across)
+    if tops:
+        axes.plot(shown, [0.0] * len(shown), "^", color=INK, markersize=9, clip_on=False, zorder=5, transform=across)
 
 
 def luminance(color: str) -> float:

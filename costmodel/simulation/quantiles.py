@@ -38,6 +38,9 @@ class Gaps:
                 self._single[gap] = self._single.get(gap, 0) + weight
         rows = [np.array(tally.segments).reshape(-1, 3 + 2 * len(clock.windows)) for tally in tallies]
         self._rows: Array = np.concatenate(rows)
+        flat = ~self._rows[:, 3 + len(clock.windows) :].any(axis=1)  # all steps take the same time: one is enough
+        self._rows[flat, 0] *= self._rows[flat, 2]
+        self._rows[flat, 2] = 1
         self.count = int(sum(self._single.values()) + (self._rows[:, 0] * self._rows[:, 2]).sum())
         """Gaps in all."""
         self._size = len(self._single) + int(self._rows[:, 2].sum())

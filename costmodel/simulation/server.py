@@ -263,6 +263,10 @@ def _memory(
     blocks: int | None = None
     if given is not None:
         blocks = whole(given, "kv-tokens", 1, 10**12) // settings.block_tokens + 1
+        if needed > given:
+            raise InputError(
+                f"kv-tokens {given} hold less than the {needed:,} tokens of the streams and their prompt; use at least {needed}"
+            )
     elif deployment is not None:
         memory = memory_of(deployment, 1, 1, 1, 1, settings.token_budget)
         if memory.kv_available_bytes <= 0:
@@ -274,7 +278,7 @@ def _memory(
                 f"does not fit: {needed:,} tokens of KV cache are needed, {memory.kv_tokens:,} are free; simulated as if they fitted"
             )
         else:
-            blocks = memory.kv_tokens // settings.block_tokens + 1
+            blocks = memory.kv_tokens // settings.block_tokens  # the null block included, as vLLM counts
     if longest is not None:
         longest = whole(longest, "max-model-len", 1)
     elif deployment is not None and not needed:

@@ -73,7 +73,11 @@ def test_the_page_of_calibrations_names_every_form_and_parameter(repo_root: Path
 def test_the_page_of_documents_names_every_key(repo_root: Path, own_folder: Path) -> None:
     path = str(example(repo_root, own_folder))
     text = page(repo_root, "json.md")
+    simulated = "simulate interference --chunk 512,one-step --ttft-slo-ms 300 --json"
+    pools = "simulate load --rate 5 --requests 10 --output 20 --scheduler disaggregated --json"
     documents = {
+        "simulations": document(simulated),
+        "simulation": document(pools),
         "prediction": document(["predict", "--calibration", path, "--pp", "2", "--json"]),
         "predictions": document("predict --gpu h100,a100 --json"),
         "solution": document("formula --solve prompt --spike-ms 50 --json"),

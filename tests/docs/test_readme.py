@@ -11,6 +11,7 @@ from typing import Any
 
 import costmodel
 from costmodel.architecture.source import preset_config
+from costmodel.cli.figures.style import format_seconds
 from costmodel.cli.main import COMMANDS
 from costmodel.hardware.shipped import shipped_calibration
 from tests.cli.runner import printed, run
@@ -49,7 +50,8 @@ def test_every_command_of_the_page_runs(repo_root: Path, own_folder: Path) -> No
     (own_folder / "docs" / "figures").mkdir(parents=True)
     text = page(repo_root)
     lines = [line for block in blocks(text, "bash") for line in block.splitlines() if line.startswith("costmodel ")]
-    lines += [line for line in re.findall(r"`(costmodel [^`\n]+)`", text) if line != "costmodel fit"]  # only its name
+    names = ("costmodel fit", "costmodel simulate")  # no commands
+    lines += [line for line in re.findall(r"`(costmodel [^`\n]+)`", text) if line not in names]
     assert len(lines) >= 12
     asked = [shlex.split(line, comments=True)[1:] for line in lines]
     assert {words[0] for words in asked if words[0] in COMMANDS} == set(COMMANDS)
@@ -152,11 +154,37 @@ def test_errors_in_the_text_are_those_of_the_accuracy_page(repo_root: Path) -> N
 
 
 def test_the_figure_is_there_and_says_what_its_caption_says(repo_root: Path) -> None:
-    [(caption, target)] = re.findall(r"!\[(.*?)\]\((.*?)\)", page(repo_root))
+    figures = dict(re.findall(r"!\[(.*?)\]\((docs/figures/timeline.*?)\)", page(repo_root)))
+    [(caption, target)] = figures.items()
     assert (repo_root / target).read_bytes().startswith(b"\x89PNG")
     answer = costmodel.predict()
     assert f"decode steps of {answer.best.decode_step_s * 1e3:.0f} ms" in caption
     assert f"one step of {answer.spike.height_s * 1e3:.0f} ms" in caption
+
+
+def test_the_simulated_figure_is_there_and_says_what_its_caption_says(repo_root: Path) -> None:
+    [(caption, target)] = re.findall(r"!\[(.*?)\]\((docs/figures/itl.*?)\)", page(repo_root))
+    assert (repo_root / target).read_bytes().startswith(b"\x89PNG")
+    said = []
+    for chunk in (512, None):
+        found = costmodel.simulate_interference(chunk=chunk).injected
+        assert found is not None
+        assert found.itl is not None
+        assert found.ttft is not None
+        said += [f"{format_seconds(found.itl.max_s)} and", f"{format_seconds(found.ttft.p50_s)}"]
+    for words in said:
+        assert words in caption
+
+
+def test_the_fixed_steps_give_what_the_comment_says(repo_root: Path) -> None:
+    [(decode, prefill, gaps, stalls)] = re.findall(
+        r"--decode-ms (\S+) --prefill-ms (\S+) +# fixed step times: ([\d,]+) gaps per stream, (\d+) of them spikes",
+        page(repo_root),
+    )
+    found = costmodel.simulate_interference(decode_s=float(decode) / 1e3, prefill_s=float(prefill) / 1e3).injected
+    assert found is not None
+    assert found.gaps_per_stream == int(gaps.replace(",", ""))
+    assert found.stalls == 32 * int(stalls)
 
 
 def test_every_link_leads_somewhere(repo_root: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from costmodel.cli.figures import style
 from costmodel.cli.figures.groups import GROUPS
-from costmodel.cli.figures.heights import _LOOKS
 from costmodel.cli.text import count, plural
 
 
@@ -64,7 +63,7 @@ def test_stacked_neighbours_differ_without_colour() -> None:
 
 
 def test_curves_differ_without_colour() -> None:
-    for (_, line, marker), (_, other_line, other_marker) in combinations(_LOOKS, 2):
+    for (_, line, marker), (_, other_line, other_marker) in combinations(style.LOOKS, 2):
         assert marker != other_marker
         assert line != other_line
 

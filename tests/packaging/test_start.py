@@ -78,7 +78,10 @@ def test_one_step_as_floats_loads_no_numpy() -> None:
     assert set(HEAVY) & set(report["loaded"]) == set()
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["predict", "--help"], ["formula", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["predict", "--help"], ["formula", "--help"], ["simulate", "load", "--help"]],
+)
 def test_help_loads_no_library(arguments: list[str]) -> None:
     _, report = observe(RUN.format(arguments=arguments))
     assert set(HEAVY) & set(report["loaded"]) == set()

@@ -1,45 +1,103 @@
-"""When every gap was: both engines tell the same, as often as there are gaps."""
+"""When every gap was: the same gaps as are counted, at times that follow one another; and how far a simulation tells that it is."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 from costmodel.simulation.gap_times import gap_times
-from costmodel.simulation.jumping import JumpingEngine
-from costmodel.simulation.quantiles import Gaps
-from costmodel.simulation.stepping import Engine
-from costmodel.simulation.tally import Tally
-from tests.simulation.pairs import Workload, crowded_workload, random_workload
+from costmodel.simulation.pools import Pools
+from costmodel.simulation.simulating import Simulated, run_interference, run_load
+from costmodel.simulation.stepping import Progress
+
+CASES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    ({}, {}),
+    ({}, {"chunk": 512}),
+    ({"grow": True}, {}),
+    ({"grow": True}, {"asynchronous": True, "chunk": 1024}),
+    ({}, {"model": "gpt-oss-20b"}),
+    ({}, {"scheduler": "sarathi"}),
+    ({}, {"scheduler": "separate"}),
+    ({"pools": Pools(2, 3), "injected_output": 5}, {}),
+)
 
 
-def kept(engine: type[Engine], workload: Workload) -> Tally:
-    tally = Tally(keep_times=True)
-    delay = (workload.delay, workload.delay / 1e3)
-    engine(workload.settings, workload.clock, workload.source(), tally, delay=delay, until=workload.until).run()
-    return tally
+def experiment(changed: dict[str, Any], options: dict[str, Any], **more: Any) -> Simulated:
+    asked: dict[str, Any] = {
+        "prompt": 4000, "streams": 8, "context": 300, "every": 2.0, "first": 1.0, "duration": 7.0, "prompts": 1, "grow": False,
+        "injected_output": 1, "limits": None, "pools": None,
+    }  # fmt: skip
+    return run_interference(**{**asked, **changed}, options=options, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_both_engines_tell_when_every_gap_was(seed: int) -> None:
-    for workload in (random_workload(seed), crowded_workload(seed)):
-        plain, jumped = kept(Engine, workload), kept(JumpingEngine, workload)
-        first, second = gap_times([plain], workload.clock), gap_times([jumped], workload.clock)
-        assert first.weights.sum() == second.weights.sum() == Gaps([plain], workload.clock).count
-        for times in (first, second):
-            assert (np.diff(times.ends) >= 0).all()
-        order = [np.lexsort((times.gaps, np.round(times.ends, 7))) for times in (first, second)]
-        ends = [np.repeat(t.ends[o], t.weights[o].astype(int)) for t, o in zip((first, second), order, strict=True)]
-        assert ends[0] == pytest.approx(ends[1], abs=1e-8)
-        gaps = [np.sort(np.repeat(t.gaps, t.weights.astype(int))) for t in (first, second)]
-        assert gaps[0] == pytest.approx(gaps[1], abs=1e-9)
+@pytest.mark.parametrize(("changed", "options"), CASES)
+def test_times_are_those_of_the_gaps_that_are_counted(changed: dict[str, Any], options: dict[str, Any]) -> None:
+    found = experiment(changed, options, keep_times=True)
+    assert len(found.runs) == 2
+    for run in found.runs:
+        times = gap_times(run.tallies, run.server.clock)
+        assert times.weights.sum() == run.result.gaps
+        assert run.result.itl is not None
+        assert times.gaps.max() == run.result.itl.max_s
+        assert (times.gaps * times.weights).sum() / times.weights.sum() == pytest.approx(run.result.itl.mean_s)
+        assert np.all(np.diff(times.ends) >= 0)
+        assert times.ends[-1] <= 7.0
+        if not changed.get("pools"):  # every gap begins where the one before it ended
+            begins = times.ends - times.gaps
+            assert begins[1:] == pytest.approx(times.ends[:-1])
 
 
-def test_nothing_is_kept_unless_it_is_asked_for() -> None:
-    workload = replace(random_workload(3), delay=0.0)
-    tally = Tally()
-    JumpingEngine(workload.settings, workload.clock, workload.source(), tally).run()
-    assert not tally.timed
-    assert not tally.starts
+def test_fewer_points_of_flat_runs_keep_what_is_beside_prefill() -> None:
+    for changed in ({}, {"grow": True}):
+        run = experiment(changed, {}, keep_times=True).runs[1]
+        every, some = gap_times(run.tallies, run.server.clock), gap_times(run.tallies, run.server.clock, 20)
+        assert len(some.ends) < 0.2 * len(every.ends)
+        assert set(some.ends.round(6)) <= set(every.ends.round(6))
+        high = every.gaps > 1.5 * np.median(every.gaps)
+        assert some.gaps[some.gaps > 1.5 * np.median(some.gaps)] == pytest.approx(every.gaps[high])
+
+
+def test_times_are_only_kept_on_request() -> None:
+    for run in experiment({}, {}).runs:
+        assert all(not tally.timed and not tally.starts for tally in run.tallies)
+
+
+def load(**more: Any) -> Simulated:
+    return run_load(None, 20.0, 1.0, 200, None, 500, 40, 0.5, 0.0, 0.0, 0, None, more.pop("pools", None), {}, **more)
+
+
+def test_progress_is_told_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("costmodel.simulation.stepping.REPORT_EVERY", 0.0)
+    told: list[Progress] = []
+    assert load(progress=told.append).document == load().document
+    assert told[0] == Progress(0.0, 0, 0)
+    assert all(a.time <= b.time and a.sent <= b.sent and a.ended <= b.ended <= b.sent for a, b in pairwise(told))
+    assert told[-1].sent == 200
+
+
+@pytest.mark.parametrize("pools", [None, Pools(2, 2)])
+def test_what_progress_raises_ends_the_run(monkeypatch: pytest.MonkeyPatch, pools: Pools | None) -> None:
+    monkeypatch.setattr("costmodel.simulation.stepping.REPORT_EVERY", 0.0)
+
+    def stop(progress: Progress) -> None:
+        if progress.time > 3:
+            raise KeyboardInterrupt
+
+    found = load(progress=stop, pools=pools).document
+    assert found.interrupted
+    assert found.result is not None
+    assert 0 < found.result.requests.sent < 200
+    assert found.result.requests.done + found.result.requests.unfinished == found.result.requests.sent
+
+
+def test_pools_keep_every_request_and_its_own_halves() -> None:
+    found = load(pools=Pools(3, 2, bandwidth=1e9))
+    served = found.runs[0].served
+    assert [item.request.arrival for item in served] == sorted(item.request.arrival for item in served)
+    assert len(served) == 200
+    for item in served:
+        assert item.tokens == item.request.output
+        assert item.request.arrival <= item.scheduled < item.first < item.last
