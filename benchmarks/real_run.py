@@ -21,6 +21,7 @@ from costmodel.validation.datasets.rtx4090 import RequestTable, rtx4090
 from costmodel.validation.datasets.served_runs import ServedRun, read_run
 from costmodel.validation.datasets.tables import Column, Mask
 from costmodel.validation.fitting.run_overhead import OverheadFit, first_to_finish, fit_overhead
+from costmodel.validation.fitting.run_tables import calibration_beside
 from costmodel.validation.fitting.served_run import kernels_of, stretches
 from costmodel.validation.fitting.served_ticks import decode_seconds, step_between, tick_offset
 from costmodel.validation.fitting.simulated_run import RunServer, SimulatedRun, server_of, simulate_run
@@ -59,7 +60,9 @@ class Comparison:
 def compare(folder: Path, calibration: Path | None = None, fit_on: int = FIT_ON) -> Comparison:
     """Fit the overhead to the first requests that finished, and simulate the run with it."""
     run = read_run(folder)
-    server = server_of(run.served, calibration)
+    beside, note = (None, "") if calibration else calibration_beside(folder, run.served)
+    server = server_of(run.served, calibration or beside)
+    server = replace(server, notes=(*server.notes, *([note] if note else [])))
     fitted = first_to_finish(run.requests, fit_on)
     fit = fit_overhead(run.requests, server, fitted)
     return Comparison(run, server, fit, simulate_run(run.requests, server, fit.seconds), fitted)
@@ -256,7 +259,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, and write the page or print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of a recorded run; prints instead of writing")
-    parser.add_argument("--calibration", type=Path, help="file of a calibration; that of the GPU if left out")
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        help="file; from tables beside the run, or that of the GPU, if left out",
+    )
     parser.add_argument("--fit-on", type=int, default=FIT_ON, help="requests, the first to finish, that are fitted to")
     given = parser.parse_args(arguments)
     shared = shared_folder()

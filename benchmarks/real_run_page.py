@@ -19,10 +19,10 @@ from real_run import (
     variants_table,
 )
 
-SOURCE = """How the choices were made: the overhead is one number for all steps because one run does not tell more apart, and the two means that it
-is fitted to were taken because these are what is to be predicted (on simulated runs with noise, finish times or latencies give it as well).
-The form of matrices (`gemm_tiles`) was chosen on the layer tables, but by someone who had seen that decode steps at the run's end, which
-are requests not fitted to, jump by 1 ms between 16 and 17 sequences as the tables do.
+SOURCE = """How the choices were made: the overhead is one number for all steps because one run does not tell more apart, and the two
+means that it is fitted to were taken because these are what is to be predicted (on simulated runs with noise, finish times or latencies give it as
+well). The form of matrices (`gemm_tiles`) was chosen on the layer tables, but by someone who had seen that decode steps at the run's end,
+which are requests not fitted to, jump by 1 ms between 16 and 17 sequences as the tables do.
 
 ## The run
 
@@ -85,23 +85,25 @@ def _overhead(found: Comparison, folder: Path) -> str:
     step = float(np.nanmedian(measured(found.requests)["TPOT"]))
     missing = missing_kernels(folder, found)
     least, most = max(fit.seconds - missing, 0.0), max(fit.seconds - missing + server.launches, 0.0)
+    if fit.at_bound:
+        return f"""## The overhead
+
+{_ms(fit.seconds)} per step sits on a bound of the search: no overhead per step explains the first {fit.requests} requests to finish. Mean
+TTFT alone asks for {_ms(fit.by_ttft)}, mean TPOT alone for {_ms(fit.by_tpot)}. The kernels' times are not those of this server.
+"""
     own = f", on top of the calibration's {_ms(server.overhead)}" if server.overhead else ""
     return f"""## The overhead
 
 {_ms(fit.seconds)} ± {_ms(fit.standard_error)} per step, net{own}, where the median time per token is {_ms(step)}. It is the one number
 that is fitted to the run: to the mean TTFT and the mean TPOT of the first {fit.requests} requests to finish. The error is from leaving out
 tenths of them. Mean TTFT alone asks for {_ms(fit.by_ttft)}, mean TPOT alone for {_ms(fit.by_tpot)}. One millisecond more makes the mean
-TTFT {0.1 * fit.ttft_per_second:+.1f} % and the mean TPOT {0.1 * fit.tpot_per_second:+.1f} %{_bound(found)}.
+TTFT {0.1 * fit.ttft_per_second:+.1f} % and the mean TPOT {0.1 * fit.tpot_per_second:+.1f} %.
 
 *Net*, because it has three parts: the host's, kernels that the calibration leaves out ({_ms(missing)}: embedding, last norm and sampler by
 the layer tables, where there are any), and, with a minus sign, launches. Kernels were timed one by one, and of the {_ms(server.launches)}
 per step that their launches take by the fits, an unknown part is hidden once they run one after the other. So the host's part is between
 {_ms(least)} (nothing hidden) and {_ms(most)} (everything hidden): {least / step:.1%} to {most / step:.1%} of a step.
 {_at_the_end(found, missing, step)}"""
-
-
-def _bound(found: Comparison) -> str:
-    return "; it sits on a bound of the search" if found.fit.at_bound else ""
 
 
 def _at_the_end(found: Comparison, missing: float, step: float) -> str:

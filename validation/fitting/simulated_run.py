@@ -86,6 +86,23 @@ class SimulatedRun:
     samples: tuple[Column, Column, Column, Column]
 
 
+def deployment_of(served: Served) -> Deployment:
+    """Return model and GPUs of a run.
+
+    Raises:
+        InputError: a model or GPU that is not known.
+    """
+    return deploy(
+        served.model,
+        served.gpu,
+        tp=served.tp,
+        pp=served.pp,
+        ep=served.ep,
+        dtype=served.dtype,
+        kv_dtype=served.kv_dtype,
+    )
+
+
 def server_of(served: Served, calibration: str | Path | Calibration | None = None) -> RunServer:
     """Return how a run is simulated, with the calibration of its GPU, or at datasheet rates where there is none.
 
@@ -96,15 +113,7 @@ def server_of(served: Served, calibration: str | Path | Calibration | None = Non
     Raises:
         InputError: a model or GPU that is not known.
     """
-    deployment = deploy(
-        served.model,
-        served.gpu,
-        tp=served.tp,
-        pp=served.pp,
-        ep=served.ep,
-        dtype=served.dtype,
-        kv_dtype=served.kv_dtype,
-    )
+    deployment = deployment_of(served)
     notes = [*served.notes, *deployment.notes]
     chosen = choose_calibration(calibration, deployment, "vllm", False)
     if chosen is None:
