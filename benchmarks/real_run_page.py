@@ -19,10 +19,11 @@ from real_run import (
     variants_table,
 )
 
-SOURCE = """How the choices were made: the overhead is one number for all steps because one run does not tell more apart, and the two
-means that it is fitted to were taken because these are what is to be predicted (on simulated runs with noise, finish times or latencies give it as
-well). The form of matrices (`gemm_tiles`) was chosen on the layer tables, but by someone who had seen that decode steps at the run's end,
-which are requests not fitted to, jump by 1 ms between 16 and 17 sequences as the tables do.
+SOURCE = """\
+How the choices were made: the overhead is one number for all steps because one run does not tell more apart, and the two means that it is
+fitted to were taken because these are what is to be predicted (on simulated runs with noise, finish times or latencies give it as well).
+The form of matrices (`gemm_tiles`) was chosen on the layer tables, but by someone who had seen that decode steps at the run's end, which
+are requests not fitted to, jump by 1 ms between 16 and 17 sequences as the tables do.
 
 ## The run
 
