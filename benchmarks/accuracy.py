@@ -32,6 +32,7 @@ from costmodel.validation.fitting.engines import FREE, PROTOCOL, random_folds
 from costmodel.validation.fitting.experts import EXPERT_FORMATS
 from costmodel.validation.fitting.kernels import OperatorFit, fit_kernels
 from costmodel.validation.fitting.silicon import kernels_of
+from costmodel.validation.fitting.simulated_loops import FEWEST_PROMPTS, MOST_PROMPTS
 
 TARGET = Path(__file__).parents[1] / "docs" / "accuracy.md"
 FIGURES = TARGET.parent / "figures"
@@ -178,13 +179,16 @@ def end_to_end_text(found: end_to_end.EndToEnd, everything: tuple[dict[str, end_
     """Return the part of the page about closed loops."""
     loops, peer = found.loops, found.peer
     parts = [ABOUT_LOOPS.format(kept=len(loops), aggregated=found.aggregated, share=1 - len(loops) / found.aggregated,
-                                engine=len(FREE), runs=len(PROTOCOL)), "Excluded: " + "; ".join(
+                                engine=len(FREE), runs=len(PROTOCOL), fewest=FEWEST_PROMPTS, most=MOST_PROMPTS), "Excluded: " + "; ".join(
         f"*{name}* {count}" for name, count in found.excluded.items()) + ".", ""]  # fmt: skip
     header = ["| rows | held out | | TPOT median | mean | p90 | bias | TTFT median | mean | p90 | bias |"]
     header += ["|--:|---|---|" + "--:|" * 8]
     rows = []
     for name, goal in GOALS_END_TO_END.items():
         rows.append(_line(name, f"costmodel (goal {goal[0]} / {goal[1]} %)", found.splits[name], loops))
+        if name in found.simulated:
+            simulated = f"costmodel, simulated (goal TTFT {GOALS_SIMULATED[name]} %)"
+            rows.append(_line(name, simulated, found.simulated[name], loops))
         if peer is not None:
             common = ~np.isnan(peer.tpot)
             rows.append(_line("", "costmodel, common rows", found.splits[name].only(common), loops))
@@ -208,10 +212,19 @@ were set by hand. The closed form of [equations.md](equations.md) makes TTFT and
 budgets, held prompts) is from public launch scripts (`validation/datasets/servers.py`), not fitted, but for one: NVIDIA's Llama-3.1-8B
 runs with TensorRT-LLM always queue one client, which the rows themselves show. Which overheads there are was chosen by people who looked
 at such errors: rows are held out, the form is not.
+
+*Simulated* rows run the row's load test request by request on the same steps (`validation/fitting/simulated_loops.py`): all prompts of
+InferenceX, as many as the fitted share of the first burst says elsewhere; SGLang prefills first, TensorRT-LLM holds prompts back where its
+script says so. Three numbers per engine, what lies between a request and the engine, are fitted to a draw of the rows that are not held
+out instead of the closed form's two. Lengths of runs that do not say how they vary are taken to vary as InferenceX's, prompts per client
+are kept from {fewest:g} to {most:g}: three more numbers set by hand.
 """
 
 GOALS_END_TO_END = {"random": (6, 20), "GPU held out": (8, 25), "model held out": (10, 25)}
 """Splits, and the median errors of TPOT and TTFT that are aimed at [%]."""
+
+GOALS_SIMULATED = {"random": 15, "GPU held out": 20, "model held out": 20}
+"""Splits, and the median error of a simulated TTFT that is aimed at [%]."""
 
 
 def _line(held_out: str, who: str, predicted: end_to_end.Predicted, loops: Loops) -> str:
@@ -376,9 +389,9 @@ def calibration_of(row: EndToEndRow) -> Calibration:
     return kernels_of(row.gpu, row.engine)
 
 
-def end_to_end_part(peer: Path | None, figures: bool) -> list[str]:
+def end_to_end_part(peer: Path | None, figures: bool, simulate: bool) -> list[str]:
     """Run the end-to-end part, draw its figures, and return its text."""
-    found = end_to_end.run(calibration_of, peer)
+    found = end_to_end.run(calibration_of, peer, simulate)
     if figures:
         from accuracy_figures import draw_errors, draw_scatter
 
@@ -396,14 +409,17 @@ def main() -> None:
     parser.add_argument("--gpu", help="kernels of one part; prints instead of writing")
     parser.add_argument("--end-to-end", action="store_true", help="the end-to-end part; prints instead of writing")
     parser.add_argument("--peer", type=Path, help="aiconfigurator's predictions, as peer_end_to_end.py writes them")
+    parser.add_argument(
+        "--without-simulation", action="store_true", help="leave out the simulated rows, which take minutes"
+    )
     given = parser.parse_args()
     if given.gpu:
         print(table(fit_all([resolve_gpu(given.gpu).name])))
         return
     if given.end_to_end:
-        print("\n".join(end_to_end_part(given.peer, figures=False)))
+        print("\n".join(end_to_end_part(given.peer, figures=False, simulate=not given.without_simulation)))
         return
-    parts = end_to_end_part(given.peer, figures=True)
+    parts = end_to_end_part(given.peer, figures=True, simulate=not given.without_simulation)
     shared = shared_folder()
     if shared is not None and (file := shared / "cases" / "measured.yaml").is_file():
         parts.append(cases_text(file))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from costmodel.validation.fitting.engines import (
     random_folds,
 )
 from costmodel.validation.fitting.holdout import LEVEL
+from costmodel.validation.fitting.simulated_loops import RowSimulator, fit_arrivals
 
 Array = NDArray[np.float64]
 CalibrationOf = Callable[[EndToEndRow], Calibration]
@@ -80,6 +82,7 @@ class EndToEnd:
         excluded: how many rows each rule takes of the aggregated rows of models that are not the final test.
         aggregated: how many of those there are.
         splits: held-out predictions by the name of the split.
+        simulated: the same by simulating each row's load test; empty if that was not asked for.
         peer: aiconfigurator's predictions of the same rows; None without its file.
     """
 
@@ -87,16 +90,17 @@ class EndToEnd:
     excluded: dict[str, int]
     aggregated: int
     splits: dict[str, Predicted]
+    simulated: dict[str, Predicted]
     peer: Predicted | None
 
 
-def run(calibration_of: CalibrationOf, peer_file: Path | None) -> EndToEnd:
-    """Fit and predict under every split."""
+def run(calibration_of: CalibrationOf, peer_file: Path | None, simulate: bool) -> EndToEnd:
+    """Fit and predict under every split; ``simulate`` every row as well, which takes minutes."""
     table = end_to_end()
     open_rows = EndToEndTable(tuple(row for row in table if not row.final_test and not row.disaggregated))
     kept, excluded = apply_rules(open_rows, end_to_end_rules())
     loops = tabulate(kept.rows, calibration_of)
-    splits = {}
+    splits, simulated = {}, {}
     for name, folds in (
         ("random", random_folds(loops)),
         ("GPU held out", folds_by(loops, lambda row: row.gpu)),
@@ -105,8 +109,33 @@ def run(calibration_of: CalibrationOf, peer_file: Path | None) -> EndToEnd:
     ):
         loop = held_out_loops(loops, folds)
         splits[name] = Predicted(loop.ttft, loop.tpot)
+        if simulate and name in SIMULATED:
+            simulated[name] = simulated_loops(loops, folds, calibration_of)
+            print(f"simulated {len(loops)} rows, {name}", file=sys.stderr)
     peer = None if peer_file is None else read_peer(peer_file, loops.rows)
-    return EndToEnd(loops, {name: count for name, count in excluded.items() if count}, len(open_rows), splits, peer)
+    taken = {name: count for name, count in excluded.items() if count}
+    return EndToEnd(loops, taken, len(open_rows), splits, simulated, peer)
+
+
+SIMULATED = ("random", "GPU held out", "model held out")
+"""Splits whose rows are simulated too."""
+
+
+def simulated_loops(loops: Loops, folds: NDArray[np.int64], calibration_of: CalibrationOf) -> Predicted:
+    """Simulate the load test of every row, with overheads of steps and ways to the engine fitted to rows of the other folds."""
+    ttft, tpot = np.full(len(loops), np.nan), np.full(len(loops), np.nan)
+    engines = sorted({row.engine for row in loops.rows})
+    for fold in np.unique(folds):
+        test = folds == fold
+        training = loops.select(~test)
+        fits = fit_engines(training, engines)
+        simulator = RowSimulator(calibration_of)
+        arrivals = fit_arrivals(training.rows, fits, simulator)
+        for index in np.flatnonzero(test):
+            row = loops.rows[index]
+            made = simulator.simulate(row, fits[row.engine], arrivals[row.engine])
+            ttft[index], tpot[index] = made.ttft, made.tpot
+    return Predicted(ttft, tpot)
 
 
 def deployment_folds(loops: Loops, count: int = 10) -> NDArray[np.int64]:

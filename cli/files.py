@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from costmodel.hardware.errors import InputError
+from costmodel.hardware.reading import shown_path
 
 
 def check_writable(path: Path, force: bool, new_folder: bool = False) -> None:
@@ -23,7 +24,13 @@ def check_writable(path: Path, force: bool, new_folder: bool = False) -> None:
         InputError: its folder is missing, it is a folder or another special file, it exists and ``force`` is not given, or no
             permission to write.
     """
-    target = _resolve(path)
+    try:
+        _check(path, _resolve(path), force, new_folder)
+    except OSError as error:  # a name that is too long for this file system
+        raise InputError(f"cannot save {shown_path(path)}: {error.strerror or error}") from None
+
+
+def _check(path: Path, target: Path, force: bool, new_folder: bool) -> None:
     folder = target.parent
     if new_folder and not folder.exists():
         folder = folder.parent

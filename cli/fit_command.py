@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.cli.files import check_writable, write_atomically
-from costmodel.cli.options import echo_json
+from costmodel.cli.options import json_text
 from costmodel.cli.text import count, percent, significant, table
 from costmodel.hardware.catalog import resolve_gpu
-from costmodel.hardware.errors import InputError
+from costmodel.hardware.errors import InputError, shown, unknown_name
 from costmodel.validation.datasets.package import ENGINES
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def command(
     `silicon` and `kernels` need the extra `silicon` (pip install 'llm-costmodel[silicon]'), whose package carries the measurements;
     `rtx4090` needs the folder with the files.
     """
+    _check_options(dataset, gpu, data, off)
     from costmodel.validation.fitting.calibrate import to_toml
 
     if output is not None:
@@ -108,22 +109,49 @@ def command(
         raise InputError("--data is for --dataset rtx4090; those tables come with aiconfigurator-core")
     else:
         calibration = _silicon(dataset, gpu, engine, off, seed, fits, parts)
+    said = _document(calibration, engine, fits, parts) if as_json else _report(calibration, fits, parts)
     if output is not None:
         write_atomically(output, to_toml(calibration))
         click.echo(f"wrote {output}: {calibration.name}", err=True)
-    if as_json:
-        echo_json(
-            {
-                "schema": "costmodel.fit/1",
-                "gpu": calibration.gpu,
-                "engine": engine,
-                "operators": [_summary(fit) for fit in fits],
-                "overheads": _overheads(calibration, fits),
-                "parts": {name: dataclasses.asdict(errors) for name, errors in parts.items()},
-            }
+    click.echo(said)
+
+
+def _check_options(dataset: str, gpu: str | None, data: str | None, off: tuple[str, ...]) -> None:
+    """Refuse what can be refused before anything is read.
+
+    Raises:
+        InputError: a rule that the data set does not take, an empty folder, or a profile where the name of a part is needed.
+    """
+    known = sorted({*RULES["kernels"], *RULES["silicon"]} if dataset == "silicon" else RULES[dataset])
+    for name in off:
+        if name not in known:
+            raise unknown_name("rule", name, known, f"known for --dataset {dataset}: " + ", ".join(known))
+    if data is not None and not data.strip():
+        raise InputError("--data is empty; name the folder that holds the files")
+    if gpu is not None and (gpu.casefold().endswith(".toml") or "/" in gpu):
+        raise InputError(
+            f"fit takes the name of a part that was measured, not a profile: {shown(gpu, 120)}; see `costmodel gpus list`"
         )
-    else:
-        click.echo(_report(calibration, fits, parts))
+
+
+def _document(calibration: Calibration, engine: str, fits: list[OperatorFit], parts: dict[str, Errors]) -> str:
+    """Return the JSON document; made before any file is written.
+
+    Raises:
+        InputError: the fit has numbers that are not finite, which JSON cannot hold.
+    """
+    document = {
+        "schema": "costmodel.fit/1",
+        "gpu": calibration.gpu,
+        "engine": engine,
+        "operators": [_summary(fit) for fit in fits],
+        "overheads": _overheads(calibration, fits),
+        "parts": {name: dataclasses.asdict(errors) for name, errors in parts.items()},
+    }
+    try:
+        return json_text(document)
+    except ValueError:
+        raise InputError("the fit has numbers that are not finite; the measurements do not determine it") from None
 
 
 def _silicon(
@@ -182,7 +210,7 @@ def _layers(
         _add(fits, fit)
         parts.update(errors)
     ran = f"costmodel fit --dataset rtx4090 --data FOLDER --engine vllm --seed {seed}{_without(off)}"
-    return layer_calibration(fits, checksums(data or ""), ran)
+    return layer_calibration(fits, checksums(folder.folder), ran)
 
 
 def _add(fits: list[OperatorFit], fit: OperatorFit) -> None:

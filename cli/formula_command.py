@@ -87,7 +87,7 @@ def command(
     options |= {name: single(name, options[name]) for name in several}
     _refuse_conflicts(unknown, sensitive, as_json, form, values)
     limits = {"spike_ms": spike_ms, "decode_ms": decode_ms, "ratio": ratio}
-    given = {name: positive(value, _option(name)) for name, value in limits.items() if value is not None}
+    given = {name: positive(value, _option(name), 1e15) for name, value in limits.items() if value is not None}
     if unknown is not None:
         if len(given) != 1:
             raise InputError(f"--solve needs exactly one of {', '.join(map(_option, limits))}, not {len(given)}")

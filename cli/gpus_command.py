@@ -10,8 +10,10 @@ import click
 from costmodel.cli.options import echo_json
 from costmodel.cli.text import count, gib, large, table
 from costmodel.hardware.calibration import read_calibration
-from costmodel.hardware.catalog import aliases, gpu_names, load_gpu
+from costmodel.hardware.catalog import aliases, gpu_names, load_gpu, resolve_gpu
+from costmodel.hardware.errors import InputError
 from costmodel.hardware.profile import GpuProfile, read_profile
+from costmodel.hardware.reading import read_text
 from costmodel.hardware.shipped import shipped_calibration, shipped_calibrations
 
 DTYPES = ("fp8", "int8", "fp4")
@@ -87,7 +89,7 @@ def check(files: tuple[Path, ...]) -> None:
     for path in files:
         if "costmodel.calibration/" in _text(path):
             calibration = read_calibration(path)
-            click.echo(f"{path}: calibration {calibration.name} of {calibration.gpu} is valid")
+            click.echo(f"{path}: calibration {calibration.name} of {calibration.gpu} is valid{_whose(calibration.gpu)}")
         else:
             click.echo(f"{path}: profile of {read_profile(path).name} is valid")
 
@@ -102,9 +104,18 @@ def _engines() -> dict[str, list[str]]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        return read_text(path, "")
+    except InputError:
         return ""
+
+
+def _whose(gpu: str) -> str:
+    """Return what to add where no shipped part has a calibration's name for its GPU."""
+    try:
+        resolve_gpu(gpu)
+    except InputError:
+        return f"; no shipped part is called {gpu}, so it serves a profile of that name"
+    return ""
 
 
 def _row(name: str, profile: GpuProfile) -> list[str]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
 from typing import Any
 
 import click
 
-from costmodel.hardware.errors import CostModelError, nearest
+from costmodel.hardware.errors import CostModelError, nearest, one_line, shown, suggestion
 
 COMMANDS = {
     "predict": ("costmodel.cli.predict_command", "Step times, the spike of a long prompt, and who sees it."),
+    "simulate": (
+        "costmodel.cli.simulate_command",
+        "Continuous batching, step by step: what users feel, under load or when a long prompt comes.",
+    ),
     "formula": ("costmodel.cli.formula_command", "The model as formulas: print, export, solve, elasticities."),
     "gpus": ("costmodel.cli.gpus_command", "Hardware profiles: list, show, check."),
     "fit": ("costmodel.cli.fit_command", "Measurements to a calibration, with uncertainties."),
@@ -46,8 +52,8 @@ class LazyGroup(click.Group):
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             close = nearest(name, COMMANDS)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"commands: {', '.join(COMMANDS)}"
-            raise click.UsageError(f"no command {name!r}; {hint}")
+            hint = suggestion(close) if close else f"commands: {', '.join(COMMANDS)}"
+            raise click.UsageError(f"no command {shown(name)}; {hint}")
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -65,7 +71,19 @@ class LazyGroup(click.Group):
         except click.ClickException as error:
             _fail(error.format_message(), 2)
         except (click.Abort, KeyboardInterrupt):
-            _fail("interrupted", 130)
+            _fail(str(Interrupted()), Interrupted.exit_code)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            _discard_output()
+            _fail(f"cannot write the output: {error.strerror}", 2)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; click answers Ctrl-C with an empty line, so it does not get to see it."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted from None
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         """Run click's own main; a reader of a pipe that has seen enough, such as `head`, is no failure."""
@@ -77,8 +95,28 @@ class LazyGroup(click.Group):
             raise
 
 
+class Interrupted(CostModelError):  # noqa: N818  it is no fault
+    """Somebody pressed Ctrl-C."""
+
+    exit_code = 130
+
+    def __init__(self) -> None:
+        super().__init__("interrupted")
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What the system says where stdout is a file on a disk that is full."""
+
+
+def _discard_output() -> None:
+    """Let what is left in the buffer of stdout go nowhere: Python would try once more to write it, and say so."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def _fail(message: str, code: int) -> None:
-    click.echo("error: " + " ".join(message.split()), err=True)
+    click.echo("error: " + one_line(message), err=True)
     sys.exit(code)
 
 

@@ -18,6 +18,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 PROMPT_PRESETS = {"chat": 1730, "summarisation": 7060, "summarization": 7060}
 """Median prompts of a chat and of a summarisation trace, as the lesson gives them [tokens]."""
 
+ONE_STEP = ("none", "one-step")
+"""What a token budget without a limit is called."""
+
 MAX_CONFIGURATIONS = 2000
 """Largest grid that one call of predict takes."""
 
@@ -66,8 +69,8 @@ class Values(ListType):
     def _one(self, piece: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if self.kind == "text":
             return piece
-        if self.kind == "chunk" and piece.casefold() in ("engine", "none"):
-            return None if piece.casefold() == "none" else "engine"
+        if self.kind == "chunk" and piece.casefold() in ("engine", *ONE_STEP):
+            return None if piece.casefold() in ONE_STEP else "engine"
         if self.kind == "tokens" and piece.casefold() in PROMPT_PRESETS:
             return PROMPT_PRESETS[piece.casefold()]
         if self.kind in ("tokens", "chunk", "whole") and piece[-1:] in ("k", "K") and piece[:-1].isdecimal():
@@ -241,7 +244,15 @@ def single(name: str, values: list[Any] | None) -> Any:
 
 def echo_json(document: Any) -> None:
     """Write one JSON document to stdout and nothing else."""
+    click.echo(json_text(document))
+
+
+def json_text(document: Any) -> str:
+    """Return one JSON document as text.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
     if hasattr(document, "model_dump_json"):
-        click.echo(document.model_dump_json(by_alias=True, indent=2))
-    else:
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+        return str(document.model_dump_json(by_alias=True, indent=2))
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)

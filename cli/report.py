@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from costmodel.cli.text import count, gib, milliseconds, parameters, percent, plural, seconds, significant, size, table
+from costmodel.cli.text import (
+    count,
+    gib,
+    listed,
+    milliseconds,
+    parameters,
+    percent,
+    plural,
+    seconds,
+    significant,
+    size,
+    table,
+)
 from costmodel.documents import Operator, Prediction, Rung
 from costmodel.spike import PERCENTILES
 
@@ -254,14 +266,9 @@ def _default_vllm(item: Prediction) -> str:
 def _moved(item: Prediction) -> str:
     moved = [name for name in STATISTICS if item.spike.moves[name]]
     still = [name for name in STATISTICS if not item.spike.moves[name]]
-    return f"{_and(moved)} {'is' if len(moved) == 1 else 'are'} at the spike" + (
-        f"; {_and(still)} {'does' if len(still) == 1 else 'do'} not move" if still else ""
+    return f"{listed(moved)} {'is' if len(moved) == 1 else 'are'} at the spike" + (
+        f"; {listed(still)} {'does' if len(still) == 1 else 'do'} not move" if still else ""
     )
-
-
-def _and(names: Sequence[str]) -> str:
-    """Return ``p50``, ``p50 and p99``, ``p50, p99 and max``."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _operators(item: Prediction) -> str:

@@ -73,6 +73,11 @@ def plural(number: int, noun: str, many: str = "") -> str:
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 
+def listed(names: Sequence[str]) -> str:
+    """Return ``p50``, ``p50 and p99``, ``p50, p99 and max``."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
 def table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), left: int = 1, indent: str = "  ") -> str:
     """Return aligned columns: the first ``left`` to the left, the rest to the right; a rule under the header."""
     lines = [list(header), *map(list, rows)] if header else [list(row) for row in rows]

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from costmodel.hardware.catalog import gpu_names, load_gpu
     from costmodel.hardware.profile import GpuProfile
     from costmodel.prediction import predict
+    from costmodel.simulation.pools import Pools
+    from costmodel.simulation.results import Simulation
+    from costmodel.simulation.simulating import Limits, simulate_interference, simulate_load, simulate_trace
     from costmodel.solving import Solution, solve
     from costmodel.symbolic.formulas import Formula, formula
     from costmodel.symbolic.sensitivity import elasticities
@@ -38,9 +41,12 @@ _HOMES = {
     "Formula": "costmodel.symbolic.formulas",
     "GpuProfile": "costmodel.hardware.profile",
     "InputError": "costmodel.errors",
+    "Limits": "costmodel.simulation.simulating",
     "NoAnswerError": "costmodel.errors",
+    "Pools": "costmodel.simulation.pools",
     "Prediction": "costmodel.documents",
     "Predictions": "costmodel.documents",
+    "Simulation": "costmodel.simulation.results",
     "Solution": "costmodel.solving",
     "UnsupportedError": "costmodel.errors",
     "closed_loop": "costmodel.clients",
@@ -52,6 +58,9 @@ _HOMES = {
     "load_model": "costmodel.architecture.source",
     "model_names": "costmodel.architecture.source",
     "predict": "costmodel.prediction",
+    "simulate_interference": "costmodel.simulation.simulating",
+    "simulate_load": "costmodel.simulation.simulating",
+    "simulate_trace": "costmodel.simulation.simulating",
     "solve": "costmodel.solving",
     "step_times": "costmodel.vectorised",
 }
@@ -66,9 +75,12 @@ __all__ = [
     "Formula",
     "GpuProfile",
     "InputError",
+    "Limits",
     "NoAnswerError",
+    "Pools",
     "Prediction",
     "Predictions",
+    "Simulation",
     "Solution",
     "UnsupportedError",
     "__version__",
@@ -81,6 +93,9 @@ __all__ = [
     "load_model",
     "model_names",
     "predict",
+    "simulate_interference",
+    "simulate_load",
+    "simulate_trace",
     "solve",
     "step_times",
 ]

@@ -20,7 +20,7 @@ from costmodel.architecture.linears import Linear, kv_heads_per_gpu, layer_linea
 from costmodel.architecture.types import Attention, LayerKind
 from costmodel.deployment import Deployment
 from costmodel.dtypes import main_format
-from costmodel.equations.numerics import Value, total
+from costmodel.equations.numerics import Value, is_zero, total
 from costmodel.equations.parameters import AttentionKernel, ExpertGemm, Gemm, Parameters, Rate, Transfer
 from costmodel.equations.rates import LATENT, DatasheetRates, RateSource
 from costmodel.equations.textbook import Textbook
@@ -37,7 +37,7 @@ def build_parameters(deployment: Deployment, rates: RateSource | None = None) ->
     rates = rates or DatasheetRates()
     gemms: dict[tuple[object, ...], Gemm] = {}
     experts: dict[tuple[object, ...], ExpertGemm] = {}
-    for kind, count in zip(deployment.architecture.kinds, deployment.layer_counts, strict=True):
+    for kind, count in _kinds(deployment):
         for linear in layer_linears(kind, deployment.architecture.hidden, deployment.tp, deployment.ep):
             key = (linear.name, linear.inputs, linear.outputs, linear.copies, linear.fmt)
             if linear.group == "experts":
@@ -186,7 +186,7 @@ def _lm_head(deployment: Deployment, rates: RateSource) -> Gemm:
 def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[AttentionKernel, ...]:
     hardware, tp = deployment.hardware, deployment.tp
     counts: dict[Attention, Value] = {}
-    for kind, count in zip(deployment.architecture.kinds, deployment.layer_counts, strict=True):
+    for kind, count in _kinds(deployment):
         key = replace(kind.attention, qkv_bias=False, output_bias=False, qk_norm="none", sinks=False, output_gate=False)
         counts[key] = counts[key] + count if key in counts else count
     dtype = deployment.attention_dtype
@@ -265,7 +265,7 @@ def _transfers(deployment: Deployment, rates: RateSource) -> tuple[Transfer, ...
     transfers = []
     reductions: Value = 0
     dispatches: dict[Value, Value] = {}
-    for kind, count in zip(deployment.architecture.kinds, deployment.layer_counts, strict=True):
+    for kind, count in _kinds(deployment):
         # Within one replica every GPU holds every token, and the experts' outputs are reduced; between replicas tokens travel.
         dispatched = deployment.replicas > 1 and kind.feed_forward.kind == "moe"
         reductions = reductions + (count if dispatched else 2 * count)
@@ -291,8 +291,13 @@ def _transfers(deployment: Deployment, rates: RateSource) -> tuple[Transfer, ...
 
 def _layers(deployment: Deployment, chosen: Callable[[LayerKind], bool]) -> Value:
     """Return how many layers are of the chosen kinds."""
-    kinds = zip(deployment.architecture.kinds, deployment.layer_counts, strict=True)
-    return total(count for kind, count in kinds if chosen(kind))
+    return total(count for kind, count in _kinds(deployment) if chosen(kind))
+
+
+def _kinds(deployment: Deployment) -> list[tuple[LayerKind, Value]]:
+    """Return the kinds of layer with their counts, without those that there are none of: a stage of a pipeline may lack some."""
+    pairs = zip(deployment.architecture.kinds, deployment.layer_counts, strict=True)
+    return [(kind, count) for kind, count in pairs if not is_zero(count)]
 
 
 def _io_bytes(deployment: Deployment, inputs: Value, outputs: Value, dtype: str) -> Value:

@@ -85,6 +85,8 @@ def uncalibrated(
     engine: str,
     given: str | Path | Calibration | None = None,
     assume_efficiency: bool | None = None,
+    *,
+    loop: bool = False,
 ) -> str:
     """Return the warning of an answer without a calibration: what that means, why, and what to do about it.
 
@@ -93,8 +95,14 @@ def uncalibrated(
         engine: whose calibration was looked for.
         given: what was asked for; ``"none"`` for no calibration.
         assume_efficiency: whether a relative's efficiencies were asked for; None where they cannot be.
+        loop: of a closed loop, whose mean times are made of such steps and are no floor themselves: with longer prefills fewer requests
+            decode at a time.
     """
-    begin = "no calibration in use: the roofline rung is a floor, measured steps take longer"
+    begin = "no calibration in use: " + (
+        "every step is at datasheet rates, measured ones take longer"
+        if loop
+        else "the roofline rung is a floor, measured steps take longer"
+    )
     if given is not None:
         return f"{begin} (calibration none, as asked)"
     shipped, why = shipped_calibrations(), f"{begin}; nothing was measured on this part with {engine}"

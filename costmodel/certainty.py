@@ -12,14 +12,14 @@ from typing import Any
 
 from costmodel.checks import choice, text
 from costmodel.deployment import Deployment
-from costmodel.documents import Intervals
+from costmodel.documents import Intervals, Rung
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import OperatorTime, step_operators
 from costmodel.equations.work import Work
 from costmodel.hardware.calibration import Calibration, read_calibration
-from costmodel.hardware.catalog import gpu_names, title
-from costmodel.hardware.errors import InputError
+from costmodel.hardware.catalog import gpu_names, resolve_gpu, title
+from costmodel.hardware.errors import InputError, shown
 from costmodel.hardware.shipped import ENGINES, shipped_calibration, shipped_calibrations
 from costmodel.rungs import Load, longest_step, total_seconds
 
@@ -55,27 +55,45 @@ def find_calibration(
         calibration = given
     else:
         path = os.path.expanduser(text(given, "calibration"))
+        if not path.strip():
+            raise InputError("calibration is empty; name a file, or 'none' for no calibration")
         stamp = 0.0
         with suppress(OSError, ValueError):
             stamp = os.stat(path).st_mtime
         calibration = _read_cached(Path(path), stamp)
-    if not _is_for(calibration.gpu, deployment):
-        raise InputError(
-            f"calibration {calibration.name!r} is for {calibration.gpu}, but the GPU is {deployment.gpu}; "
-            f"use --gpu {calibration.gpu}"
-        )
-    return calibration
+    if _is_for(calibration.gpu, deployment):
+        return calibration
+    try:
+        part = resolve_gpu(calibration.gpu).name
+    except InputError as error:
+        raise InputError(f"calibration {shown(calibration.name)} is not for {deployment.gpu}: {error}") from None
+    if part == deployment.gpu:
+        return calibration.model_copy(update={"gpu": part})
+    raise InputError(
+        f"calibration {shown(calibration.name)} is for {part}, but the GPU is {deployment.gpu}; use --gpu {part}"
+    )
 
 
 def engine_of(calibration: Calibration | None, engine: str) -> str:
-    """Return the engine that an answer is for: the calibration's, where it names one that is known, else the one asked for."""
-    return calibration.engine if calibration and calibration.engine in ENGINES else engine
+    """Return the engine that an answer is for: the calibration's, where there is one, else the one asked for."""
+    return calibration.engine if calibration else engine
 
 
 def request_overheads(calibration: Calibration | None) -> tuple[float, float]:
     """Return the time of a request outside its steps [s], and the steps under way that its prompt waits for; (0, 0.5) if not fitted."""
     fitted = calibration.operators.get("request") if calibration else None
     return (fitted.number("per_request_s"), fitted.number("steps_waited")) if fitted else (0.0, 0.5)
+
+
+def arrival_overheads(calibration: Calibration | None) -> tuple[float, float, float]:
+    """Return what lies between a request being sent and the engine having it: a time [s], a time per prompt token [s], decode steps.
+
+    Where a calibration has none for simulations, the time of a request outside its steps stands in.
+    """
+    fitted = calibration.operators.get("arrival") if calibration else None
+    if fitted is None:
+        return request_overheads(calibration)[0], 0.0, 0.0
+    return fitted.number("per_request_s"), fitted.number("per_prompt_token_s"), fitted.number("steps")
 
 
 def no_calibration(deployment: Deployment, engine: str) -> str:
@@ -157,8 +175,12 @@ COVERED = 0.9
 """Share of a step that must come from operators with known residuals before an interval is given."""
 
 
-def intervals(calibration: Calibration, rungs: dict[str, Parameters], steps: Mapping[str, Work]) -> Intervals | None:
-    """Return prediction intervals of steps.
+def intervals(
+    calibration: Calibration, rungs: dict[str, Parameters], steps: Mapping[str, Work], floor: Rung
+) -> Intervals | None:
+    """Return prediction intervals of steps, none of which begins below that of ``floor``, the roofline rung.
+
+    Its longest step may be another chunk than the calibrated one.
 
     Kernels of one operator err together, different operators independently: their intervals are added within an operator, and in squares
     between operators. Whole steps err by what no kernel shows, so an interval is at least as wide as that of the mean TPOT, which is
@@ -173,7 +195,6 @@ def intervals(calibration: Calibration, rungs: dict[str, Parameters], steps: Map
         return None
     bounds = {}
     for name, work in steps.items():
-        floor = total_seconds(step_operators(rungs["roofline"], work))
         operators = step_operators(rungs["calibrated"], work)
         point, covered = total_seconds(operators), 0.0
         apart: dict[str, tuple[float, float]] = {}
@@ -194,5 +215,5 @@ def intervals(calibration: Calibration, rungs: dict[str, Parameters], steps: Map
         if whole is not None:
             below, above = max(below, -whole.low * point), max(above, whole.high * point)
         key = "decode_step_s" if name == "decode" else f"{name}_s"
-        bounds[key] = (min(max(point - below, floor), point), point + above)
+        bounds[key] = (min(max(point - below, getattr(floor, key)), point), point + above)
     return Intervals(level=min(levels), **bounds)

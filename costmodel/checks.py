@@ -12,6 +12,10 @@ from costmodel.hardware.errors import InputError, shown, unknown_name
 
 MAX_TOKENS = 100_000_000
 """Larger token counts are taken for a slip of the keyboard."""
+MAX_PARAMETERS = 1e18
+"""Larger parameter counts likewise."""
+MAX_SECONDS = 1e12
+"""Longer times likewise: thirty thousand years."""
 
 
 def whole(value: Any, name: str, least: int = 0, most: int = MAX_TOKENS) -> int:
@@ -33,20 +37,22 @@ def whole(value: Any, name: str, least: int = 0, most: int = MAX_TOKENS) -> int:
     return number
 
 
-def positive(value: Any, name: str) -> float:
-    """Return ``value`` as a finite float above zero, or raise :class:`InputError`."""
+def positive(value: Any, name: str, most: float = math.inf) -> float:
+    """Return ``value`` as a finite float above zero and at most ``most``, or raise :class:`InputError`."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} must be a number, not {shown(value)}") from None
     if not math.isfinite(number) or number <= 0:
         raise InputError(f"{name} must be a finite number above zero, not {shown(value)}")
+    if number > most:
+        raise InputError(f"{name} must be at most {most:g}, not {shown(value)}")
     return number
 
 
 def parameter_count(value: Any) -> float:
-    """Return a parameter count: a finite number of at least one, or raise :class:`InputError`."""
-    number = positive(value, "params")
+    """Return a parameter count: from one to :data:`MAX_PARAMETERS`, or raise :class:`InputError`."""
+    number = positive(value, "params", MAX_PARAMETERS)
     if number < 1:
         raise InputError(f"params must be at least 1, not {shown(value)}")
     return number

@@ -90,8 +90,9 @@ def closed_loop(
     deployment = deploy(model, gpu, tp=tp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype)
     clients = whole(clients, "clients", 1, 1_000_000)
     prompt, output = whole(prompt, "prompt", 1), whole(output, "output", 1)
-    if positive(prompts_per_client, "prompts_per_client") < 1:
-        raise InputError(f"prompts_per_client must be at least 1, not {prompts_per_client:g}")
+    each = positive(prompts_per_client, "prompts_per_client")
+    if each < 1:
+        raise InputError(f"prompts_per_client must be at least 1, not {each:g}")
     room = whole(default_token_budget(deployment) if budget is None else budget, "budget", 1) - clients
     if room < 1:
         raise InputError(f"a budget of {room + clients} tokens leaves no room for a prompt beside {clients} clients")
@@ -101,7 +102,7 @@ def closed_loop(
     who = Clients(
         count=clients,
         output_tokens=output,
-        burst_share=1 / (2 * prompts_per_client),
+        burst_share=1 / (2 * each),
         burst_prompts=max(1, min(clients, room // prompt)),
         prompt_steps=step_count(prompt, 1, room),
     )
@@ -124,7 +125,7 @@ def closed_loop(
         warnings=(
             *_warnings(deployment, clients, prompt, output, room + clients),
             *other_defaults(engine_of(fitted, engine)),
-            *(rate_warnings(rates) if rates else [uncalibrated(deployment, engine, calibration)]),
+            *(rate_warnings(rates) if rates else [uncalibrated(deployment, engine, calibration, loop=True)]),
         ),
     )
 

@@ -131,8 +131,8 @@ def predict(
         engine=server,
         pipeline=_pipeline(deployment, load, rates),
         calibration=fitted.name if fitted else None,
-        intervals=intervals(fitted, rung_parameters, steps) if fitted else None,
-        notes=(*deployment.notes, *other_defaults(asked), *_calibration_notes(fitted)),
+        intervals=intervals(fitted, rung_parameters, steps, rungs["roofline"]) if fitted else None,
+        notes=(*deployment.notes, *other_defaults(asked), *_calibration_notes(fitted, engine)),
         warnings=tuple(warnings),
     )
 
@@ -151,9 +151,13 @@ def _model_info(deployment: Deployment) -> ModelInfo:
     )
 
 
-def _calibration_notes(fitted: Calibration | None) -> tuple[str, ...]:
-    """Return what the calibration says of itself."""
-    return tuple(f"calibration {fitted.name}: {note}" for note in fitted.notes) if fitted else ()
+def _calibration_notes(fitted: Calibration | None, engine: str) -> tuple[str, ...]:
+    """Return what the calibration says of itself, and whose it is if not the engine's that was asked for."""
+    if fitted is None:
+        return ()
+    whose = f"fitted to {fitted.engine}, not to {engine}; so is this answer"
+    said = fitted.notes if fitted.engine == engine else (whose, *fitted.notes)
+    return tuple(f"calibration {fitted.name}: {note}" for note in said)
 
 
 def _spike(parameters: Parameters, load: Load, rung: Rung) -> Spike:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from costmodel.checks import positive, whole
+from costmodel.checks import MAX_SECONDS, positive, whole
 from costmodel.deployment import Deployment
 from costmodel.documents import Operator, Rung
 from costmodel.engine import default_token_budget
@@ -73,7 +73,7 @@ def make_load(
         whole(streams, "streams", 1, 1_000_000),
         whole(context, "context", 0),
         None if budget is None else whole(budget, "chunk", 1),
-        positive(every, "every"),
+        positive(every, "every", MAX_SECONDS),
     )
     room = chunk_room(load.budget, load.streams)
     if step_count(load.prompt, load.prompts, room) > MAX_STEPS:

@@ -7,13 +7,14 @@ elementwise kernels and overheads are left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
-from costmodel.hardware.profile import Frozen, read_toml
+from costmodel.hardware.errors import nearest, shown, suggestion, unknown_name
+from costmodel.hardware.profile import Frozen, Number, read_toml
 
 FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
     "smooth_roofline": {
@@ -132,6 +133,11 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "per_request_s": (0.0, 0.0, 60.0),
         "steps_waited": (0.0, 0.0, 10.0),
     },
+    "arrival": {
+        "per_request_s": (0.0, 0.0, 60.0),
+        "per_prompt_token_s": (0.0, 0.0, 1e-2),
+        "steps": (0.0, 0.0, 100.0),
+    },
 }
 """Named forms and, for each of their parameters, the default and the bounds [low, high] it must keep.
 
@@ -171,6 +177,8 @@ the nomenclature, and cached_bytes what the cache saves: half of the traffic at 
 graph_multiple pads the batch of a decode step (CUDA graphs are captured in steps).
 ``overlap``: the share of every kernel's launch_s and latency_s that disappears behind the kernel before it: tables time kernels one by one.
 ``request``: per_request_s of a request outside its steps, and steps_waited, the steps under way that a prompt waits for.
+``arrival``: per_request_s + per_prompt_token_s·n + steps decode steps between a request being sent and the engine having it; the same as
+``request``, but for a simulation, which knows by itself which steps a prompt waits for.
 """
 
 OPERATORS: Final = {
@@ -187,6 +195,7 @@ OPERATORS: Final = {
     "overhead.eager": "overhead",
     "launches": "overlap",
     "request": "request",
+    "arrival": "arrival",
 }
 """Operators a calibration may name and their plain form. The first five may carry a suffix: the format that
 weights are stored in goes before the compute dtype, and that before none (``gemm.fp8-block``, ``gemm.fp8``, ``gemm``).
@@ -208,25 +217,28 @@ OTHER_FORMS: Final = {
 TWINS: Final = {"fp16": "bf16", "bf16": "fp16"}
 """Dtypes that run at one rate: a calibration of one serves the other."""
 
+ENGINES: Final = ("vllm", "sglang", "trtllm")
+"""Engines whose kernels and overheads are told apart."""
+
 DTYPE_SUFFIXED: Final = ("gemm", "lm_head", "experts", "prefill_attention", "decode_attention")
 
 
 class FittedParameter(Frozen):
     """One fitted number. Seconds, or a ratio; the name says which."""
 
-    value: float
-    standard_error: Annotated[float, Field(ge=0)] | None = None
-    lower: float | None = None
+    value: Number
+    standard_error: Annotated[Number, Field(ge=0)] | None = None
+    lower: Number | None = None
     """Bounds that the fit kept it in."""
-    upper: float | None = None
+    upper: Number | None = None
 
 
 class Residuals(Frozen):
     """Held-out relative residuals, measured/predicted − 1: the central interval of ``level``."""
 
-    level: Annotated[float, Field(gt=0, lt=1)]
-    low: Annotated[float, Field(gt=-1)]
-    high: float
+    level: Annotated[Number, Field(gt=0, lt=1)]
+    low: Annotated[Number, Field(gt=-1)]
+    high: Number
 
     @model_validator(mode="after")
     def _ordered(self) -> Residuals:
@@ -238,7 +250,7 @@ class Residuals(Frozen):
 class Regime(Frozen):
     """Residuals of the held-out rows whose size, the first of the operator's ranges, is at most ``up_to`` and above the regime before."""
 
-    up_to: float
+    up_to: Annotated[Number, Field(gt=0)]
     residuals: Residuals
 
 
@@ -250,7 +262,7 @@ class FittedOperator(Frozen):
     residuals: Residuals | None = None
     regimes: tuple[Regime, ...] = ()
     """The same by size, where there are rows enough: small work errs otherwise than large."""
-    ranges: dict[Literal["tokens", "kv_tokens", "flops", "bytes"], tuple[float, float]] = Field(default_factory=dict)
+    ranges: dict[Literal["tokens", "kv_tokens", "flops", "bytes"], tuple[Number, Number]] = Field(default_factory=dict)
     """Smallest and largest value of each variable in the data; outside them a prediction is an extrapolation."""
 
     def residuals_at(self, value: Callable[[str], float]) -> Residuals | None:
@@ -270,10 +282,13 @@ class FittedOperator(Frozen):
     @model_validator(mode="after")
     def _fits_its_form(self) -> FittedOperator:
         if self.form not in FORMS:
-            raise ValueError(f"form {self.form!r} is unknown; known forms: {', '.join(FORMS)}")
+            raise ValueError(_unknown("form", self.form, FORMS))
         for name, parameter in self.parameters.items():
             if name not in FORMS[self.form]:
-                raise ValueError(f"form {self.form} has no parameter {name!r}; it has {', '.join(FORMS[self.form])}")
+                raise ValueError(
+                    f"form {self.form} has no parameter {shown(name)}; {_offer(name, FORMS[self.form])}"
+                    f"it has {', '.join(FORMS[self.form])}"
+                )
             _, low, high = FORMS[self.form][name]
             exclusive = name.endswith("efficiency")
             if not low <= parameter.value <= high or (exclusive and parameter.value == low):
@@ -291,7 +306,7 @@ class Provenance(Frozen):
     """How the calibration came about, so that anyone can make it again."""
 
     data: str = Field(min_length=3)
-    rows: Annotated[int, Field(ge=1)]
+    rows: Annotated[int, Field(ge=1, strict=True)]
     date: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
     command: str = Field(min_length=3)
     versions: dict[str, str] = Field(default_factory=dict)
@@ -316,12 +331,23 @@ class Calibration(Frozen):
     """Part whose efficiencies these are, if none were measured on ``gpu`` itself."""
 
     @model_validator(mode="after")
+    def _names_can_be_used(self) -> Calibration:
+        for what, name in (("name", self.name), ("gpu", self.gpu), ("engine", self.engine)):
+            if not name.isprintable():
+                raise ValueError(f"{what} {shown(name)} has characters that cannot be printed")
+        if self.engine not in ENGINES:
+            raise ValueError(str(unknown_name("engine", self.engine, ENGINES, "known: " + ", ".join(ENGINES))))
+        return self
+
+    @model_validator(mode="after")
     def _operators_are_known(self) -> Calibration:
         for key, operator in self.operators.items():
             base, _, suffix = key.partition(".")
             known = key if key in OPERATORS else base if suffix and base in DTYPE_SUFFIXED else None
             if known is None:
-                raise ValueError(f"operator {key!r} is unknown; known operators: {', '.join(OPERATORS)}")
+                raise ValueError(_unknown("operator", key, OPERATORS))
+            if not key.isprintable():
+                raise ValueError(f"operator {shown(key)} has characters that cannot be printed")
             forms = (OPERATORS[known], *OTHER_FORMS.get(known, ()))
             if operator.form not in forms:
                 raise ValueError(f"operator {key!r} takes form {' or '.join(map(repr, forms))}, not {operator.form!r}")
@@ -341,6 +367,17 @@ class Calibration(Frozen):
             if key in self.operators:
                 return key, self.operators[key]
         return None
+
+
+def _offer(name: str, known: Iterable[str]) -> str:
+    """Return the question that offers what is nearest to a name, "" if nothing is near."""
+    close = nearest(name, known)
+    return f"{suggestion(close)} " if close else ""
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """Return what to say of an unknown form or operator: the nearest, and all of them."""
+    return f"{what} {shown(name)} is unknown; {_offer(name, known)}known {what}s: {', '.join(known)}"
 
 
 def read_calibration(path: Path) -> Calibration:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from costmodel.hardware.errors import InputError
+from costmodel.hardware.errors import InputError, nearest, shown, suggestion
+from costmodel.hardware.reading import read_text, shown_path
 
 ComputeDtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4", "int4"]
 """Number formats a matrix unit multiplies in."""
@@ -26,6 +29,8 @@ class Frozen(BaseModel):
 
 
 Document = TypeVar("Document", bound=Frozen)
+Number = Annotated[float, Field(strict=True)]
+"""A number in a file: neither text nor true or false."""
 
 
 class Source(Frozen):
@@ -39,7 +44,7 @@ class Source(Frozen):
 class Figure(Frozen):
     """One datasheet number and the key of its :class:`Source`."""
 
-    value: Annotated[float, Field(gt=0)]
+    value: Annotated[Number, Field(gt=0)]
     source: str = Field(min_length=1)
     note: str = ""
 
@@ -114,30 +119,40 @@ def read_profile(path: Path) -> GpuProfile:
 
 def read_toml(path: Path, kind: type[Document], what: str) -> Document:
     """Read and validate one TOML document; every failure is one :class:`InputError` that names file, place and reason."""
+    name = f"{what} {shown_path(path)}"
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{what} {_shown(path)}: no such file") from None
-    except IsADirectoryError:
-        raise InputError(f"{what} {_shown(path)}: is a directory, not a file") from None
+        content = tomllib.loads(read_text(path, what))
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{what} {_shown(path)}: not valid TOML ({error})") from None
-    except (OSError, ValueError) as error:  # also text that is not UTF-8, and paths that cannot be
-        raise InputError(f"{what} {_shown(path)}: cannot be read ({error})") from None
+        raise InputError(f"{name}: not valid TOML ({error})") from None
+    except RecursionError:
+        raise InputError(f"{name}: not valid TOML (nested too deeply)") from None
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        raise InputError(f"{what} {_shown(path)}: {first_fault(error)}") from None
+        raise InputError(f"{name}: {first_fault(error, kind)}") from None
 
 
-def _shown(path: Path) -> str:
-    """Return a path as it is typed, quoted where it holds what cannot be printed."""
-    return str(path) if str(path).isprintable() else repr(str(path))
-
-
-def first_fault(error: ValidationError) -> str:
-    """Return the first fault of a pydantic error as ``place: reason`` in one line."""
+def first_fault(error: ValidationError, kind: type[BaseModel]) -> str:
+    """Return the first fault of a pydantic error as ``place: reason`` in one line; of an unknown key the nearest that ``kind`` has."""
     fault = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in fault["loc"])
+    place = place if place.isprintable() and len(place) <= 200 else shown(place, 200)
     reason = fault["msg"].removeprefix("Value error, ").replace("\n", " ")
+    if fault["type"] == "extra_forbidden":
+        *above, key = fault["loc"]
+        known = _keys(kind, above)
+        close = nearest(str(key), known)
+        reason = f"this key is not permitted; {suggestion(close) + ' ' if close else ''}(keys: {', '.join(known)})"
     return f"{place}: {reason}" if place else reason
+
+
+def _keys(kind: Any, place: Sequence[int | str]) -> list[str]:
+    """Return the keys of the table at a place of a document of ``kind``."""
+    for part in place:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            kind = next(field.annotation for name, field in kind.model_fields.items() if part in (name, field.alias))
+        else:
+            kind = get_args(kind)[-1 if get_origin(kind) is dict else 0]
+        while get_origin(kind) in (Union, UnionType, Annotated):
+            kind = get_args(kind)[0]
+    return [field.alias or name for name, field in kind.model_fields.items()]

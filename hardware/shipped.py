@@ -6,13 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from costmodel.hardware.calibration import Calibration, read_calibration
+from costmodel.hardware.calibration import ENGINES, Calibration, read_calibration
+
+__all__ = ["CALIBRATIONS", "ENGINES", "shipped_calibration", "shipped_calibrations"]
 
 CALIBRATIONS: Final = Path(__file__).parent / "calibrations"
 """Where they are: ``<canonical GPU name>-<engine>.toml``."""
-
-ENGINES: Final = ("vllm", "sglang", "trtllm")
-"""Engines whose kernels and overheads are told apart."""
 
 
 @cache

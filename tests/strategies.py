@@ -212,7 +212,7 @@ def calibration_of(operators: dict[str, Any], gpu: str = "h100-sxm") -> Calibrat
             "schema": "costmodel.calibration/1",
             "name": "synthetic",
             "gpu": gpu,
-            "engine": "none",
+            "engine": "vllm",
             "provenance": provenance,
             "operators": operators,
         }

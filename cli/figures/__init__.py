@@ -9,15 +9,34 @@ from costmodel.cli.figures.saving import check_target, save_figure
 
 if TYPE_CHECKING:
     from costmodel.cli.figures.breakdown import draw_breakdown
+    from costmodel.cli.figures.distribution import draw_distribution
     from costmodel.cli.figures.heights import draw_heights
+    from costmodel.cli.figures.itl import draw_itl
+    from costmodel.cli.figures.ladder import draw_ladder
+    from costmodel.cli.figures.load import draw_load
     from costmodel.cli.figures.roofline import draw_roofline
     from costmodel.cli.figures.timeline import draw_timeline
 
-__all__ = ["check_target", "draw_breakdown", "draw_heights", "draw_roofline", "draw_timeline", "save_figure"]
+__all__ = [
+    "check_target",
+    "draw_breakdown",
+    "draw_distribution",
+    "draw_heights",
+    "draw_itl",
+    "draw_ladder",
+    "draw_load",
+    "draw_roofline",
+    "draw_timeline",
+    "save_figure",
+]
 
 _MODULES = {
     "draw_breakdown": "breakdown",
+    "draw_distribution": "distribution",
     "draw_heights": "heights",
+    "draw_itl": "itl",
+    "draw_ladder": "ladder",
+    "draw_load": "load",
     "draw_roofline": "roofline",
     "draw_timeline": "timeline",
 }

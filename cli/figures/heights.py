@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,18 +13,6 @@ from costmodel.cli.figures import style
 from costmodel.cli.figures.labels import Label, place_labels, spread, trace
 from costmodel.cli.text import count, plural
 from costmodel.hardware.errors import InputError
-
-_LOOKS: Final = (
-    (style.VERMILLION, "-", "o"),
-    (style.BLUE, (0, (6, 2)), "s"),
-    (style.GREEN, (0, (3, 1.5)), "^"),
-    (style.PURPLE, "-.", "D"),
-    (style.ORANGE, (0, (1, 1)), "v"),
-    (style.BLACK, (0, (5, 1, 1, 1, 1, 1)), "P"),
-    (style.SKY, "--", "X"),
-    (style.GREY, ":", "*"),
-)
-"""Colour, line style and marker of each curve."""
 
 
 def draw_heights(
@@ -48,8 +35,10 @@ def draw_heights(
     Raises:
         InputError: no curves, too many of them, or heights that do not go with the prompts.
     """
-    if not prompts or not 1 <= len(curves) <= len(_LOOKS) or any(len(ys) != len(prompts) for _, ys in curves):
-        raise InputError(f"a figure of spike heights needs 1 to {len(_LOOKS)} curves with a height for every prompt")
+    if not prompts or not 1 <= len(curves) <= len(style.LOOKS) or any(len(ys) != len(prompts) for _, ys in curves):
+        raise InputError(
+            f"a figure of spike heights needs 1 to {len(style.LOOKS)} curves with a height for every prompt"
+        )
     heights = (
         [height for _, ys in curves for height in ys] + ([mark[1]] if mark else []) + ([limit_s] if limit_s else [])
     )
@@ -59,7 +48,7 @@ def draw_heights(
         foot = " · ".join([text for text in (subtitle, style.creator()) if text])
         style.add_frame(figure, _title(prompts, curves, mark), foot)
         axes = figure.subplots()
-        for (_, ys), (color, line, marker) in zip(curves, _LOOKS, strict=False):
+        for (_, ys), (color, line, marker) in zip(curves, style.LOOKS, strict=False):
             axes.plot(
                 prompts,
                 [value / unit for value in ys],
@@ -116,21 +105,10 @@ def _scale(axes: Axes, prompts: Sequence[int], heights: Sequence[float]) -> None
     axes.set_ylim(low / span**0.06, high * span**0.16)
     axes.set_xlim(prompts[0] * 0.93, max(prompts[-1], prompts[0] * 1.01))
     for axis, (begin, end) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-        ticks = _decades(begin, end)
+        ticks = style.decades(begin, end)
         axis.set_ticks(ticks, [f"{tick:,.10g}" for tick in ticks])
         axis.set_ticks([], minor=True)
     axes.grid(True)
-
-
-def _decades(low: float, high: float) -> list[float]:
-    """Return the ticks 1, 2 and 5 of every power of ten within [low, high]; without the 2 and 5 where they are too many."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for factors in ((1, 2, 5), (1, 3), (1,)):
-        ticks = [float(f"{factor}e{power}") for power in powers for factor in factors]
-        ticks = [tick for tick in ticks if low <= tick <= high]
-        if len(ticks) <= 12:
-            break
-    return ticks
 
 
 def _make_room(figure: Figure, axes: Axes, labels: Sequence[str]) -> None:
@@ -152,7 +130,7 @@ def _label_ends(figure: Figure, axes: Axes, end: float, labels: Sequence[tuple[s
     placed = spread(wanted, line, box.y0, box.y1 - 2.6 * line)
     back = axes.transData.inverted().transform
     gap = 0.3 * figure.dpi
-    for (label, value), level, (color, _, marker) in zip(labels, placed, _LOOKS, strict=False):
+    for (label, value), level, (color, _, marker) in zip(labels, placed, style.LOOKS, strict=False):
         x, y = back((box.x1 + gap, level))
         axes.plot([end, x], [value, y], color=style.GREY, linewidth=0.8, clip_on=False, zorder=1)
         axes.plot(x, y, marker=marker, color=color, markersize=9, clip_on=False)

@@ -36,6 +36,18 @@ INK: Final = "#1A1A1A"
 GREY: Final = "#555555"
 PALE: Final = "#E4E4E4"
 
+LOOKS: Final = (
+    (VERMILLION, "-", "o"),
+    (BLUE, (0, (6, 2)), "s"),
+    (GREEN, (0, (3, 1.5)), "^"),
+    (PURPLE, "-.", "D"),
+    (ORANGE, (0, (1, 1)), "v"),
+    (BLACK, (0, (5, 1, 1, 1, 1, 1)), "P"),
+    (SKY, "--", "X"),
+    (GREY, ":", "*"),
+)
+"""Colour, line style and marker of each curve."""
+
 TITLE_SIZE: Final = 21
 TEXT_SIZE: Final = 15
 SMALL_SIZE: Final = 14
@@ -295,6 +307,17 @@ def multiples(step: float, low: float, high: float) -> list[float]:
 def nice_ticks(low: float, high: float, count: int) -> list[float]:
     """Return at most about ``count`` round numbers within [low, high]."""
     return multiples(nice_step((high - low) / count), low, high)
+
+
+def decades(low: float, high: float) -> list[float]:
+    """Return the ticks 1, 2 and 5 of every power of ten within [low, high]; without the 2 and 5 where they are too many."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [float(f"{factor}e{power}") for power in powers for factor in factors]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) <= 12:
+            break
+    return ticks
 
 
 def plain(value: float, step: float | None = None) -> str:

@@ -17,12 +17,11 @@ def cache_folder() -> Path:
     """Return the cache: ``HF_HUB_CACHE``, else ``HF_HOME/hub``, else ``huggingface/hub`` in the user's cache folder."""
     explicit = os.environ.get("HF_HUB_CACHE")
     if explicit:
-        return Path(explicit).expanduser()
+        return Path(os.path.expanduser(explicit))
     home = os.environ.get("HF_HOME")
     if home:
-        return Path(home).expanduser() / "hub"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base).expanduser() if base else Path.home() / ".cache") / "huggingface" / "hub"
+        return Path(os.path.expanduser(home)) / "hub"
+    return Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "huggingface" / "hub"
 
 
 def cached_folder(repository: str) -> Path | None:

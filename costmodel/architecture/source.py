@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +13,8 @@ from costmodel import checks
 from costmodel.architecture import hub
 from costmodel.architecture.families import architecture_from_config
 from costmodel.architecture.types import Architecture
-from costmodel.hardware.errors import InputError, unknown_name
+from costmodel.hardware.errors import InputError, shown, unknown_name
+from costmodel.hardware.reading import read_bytes, shown_path
 
 DEFAULT_MODEL: Final = "Llama-3.1-8B"
 """The model that is meant where none is named."""
@@ -70,7 +72,7 @@ def find_model(name_or_path: str) -> ModelFiles:
     if not text:
         raise InputError(f"the model name is empty; {HINT}")
     if _is_path(text):
-        return _from_path(Path(text).expanduser(), text)
+        return _from_path(Path(os.path.expanduser(text)), text)  # Path's own raises where the user is unknown
     preset = _aliases().get(text.casefold())
     if preset is not None:
         return _from_preset(preset)
@@ -82,7 +84,9 @@ def find_model(name_or_path: str) -> ModelFiles:
         if fetched is not None:
             return _from_folder(fetched, text, f"Hugging Face Hub: {text}")
     if Path(text).is_dir():
-        raise InputError(f"model {text!r}: folder {text} contains no config.json, and no model has that name; {HINT}")
+        raise InputError(
+            f"model {shown(text, 200)}: folder {shown_path(Path(text))} contains no config.json, and no model has that name; {HINT}"
+        )
     hint = HINT
     if text.count("/") == 1:
         hint += (
@@ -160,12 +164,12 @@ def _from_path(path: Path, text: str) -> ModelFiles:
             return _from_folder(path, path.resolve().name or text, f"file {path / 'config.json'}")
         if not path.exists():
             raise InputError(
-                f"model {text!r}: no such file or folder; name a config.json, a folder with one, or a preset ({HINT})"
+                f"model {shown(text, 200)}: no such file or folder; name a config.json, a folder with one, or a preset ({HINT})"
             )
     except InputError:
         raise
     except (OSError, ValueError) as error:
-        raise InputError(f"model {text!r}: not a usable path ({_reason(error)})") from error
+        raise InputError(f"model {shown(text, 200)}: not a usable path ({_reason(error)})") from error
     config = _read(path)
     # Beside config.json lies hf_quant_config.json; beside NAME_config.json, NAME_hf_quant_config.json.
     quant = path.with_name(path.name.removesuffix("config.json") + "hf_quant_config.json")
@@ -179,17 +183,13 @@ def _from_path(path: Path, text: str) -> ModelFiles:
 def _from_folder(folder: Path, name: str, note: str) -> ModelFiles:
     config = folder / "config.json"
     if not config.is_file():
-        raise InputError(f"model {name!r}: folder {folder} contains no config.json")
+        raise InputError(f"model {shown(name, 200)}: folder {folder} contains no config.json")
     quant = folder / "hf_quant_config.json"
     return ModelFiles(_read(config), _read(quant) if quant.is_file() else None, name, note)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({_reason(error)})") from error
-    return _parse(content, str(path))
+    return _parse(read_bytes(path, "model"), str(path))
 
 
 def _parse(content: bytes, where: str) -> dict[str, Any]:

@@ -275,7 +275,7 @@ class Overheads:
     graph: Value = 0
     """Seconds added to a step without prefill."""
     eager: Value = 0
-    """Seconds added to a step with prefill."""
+    """Seconds added to a step with prefill, if those of a step without are not more."""
     graph_sequence: Value = 0
     eager_sequence: Value = 0
     """Seconds added for every decoding sequence."""

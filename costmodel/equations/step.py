@@ -139,7 +139,8 @@ def step_operators(parameters: Parameters, work: Work) -> list[OperatorTime[Any]
             graph = graph + overheads.graph_sequence * work.decodes
         if not is_zero(overheads.eager_sequence):
             eager = eager + overheads.eager_sequence * work.decodes
-        fixed = mixed * eager + (1 - mixed) * graph
+        # What a decode step costs the engine, the same step with a chunk beside it costs at least.
+        fixed = mixed * maximum(eager, graph) + (1 - mixed) * graph
         key = overheads.graph_key if is_zero(work.prefills) else overheads.eager_key
         operators.append(OperatorTime("overhead", "overhead", 0.0, 0.0, fixed, 0.0, 0.0, fixed, key))
     return operators

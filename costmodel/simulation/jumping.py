@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from costmodel.simulation.clock import Clock
 from costmodel.simulation.requests import Request, Source
 from costmodel.simulation.settings import Settings
-from costmodel.simulation.stepping import Batch, Engine, State
+from costmodel.simulation.stepping import Batch, Engine, Progress, State
 from costmodel.simulation.tally import MixedStep, Tally
 
 
@@ -56,11 +56,12 @@ class JumpingEngine(Engine):
         clock: Clock,
         source: Source,
         tally: Tally,
-        delay: float = 0.0,
+        delay: tuple[float, float] = (0.0, 0.0),
         until: float = math.inf,
         watch: Callable[[Batch], None] | None = None,
+        progress: Callable[[Progress], None] | None = None,
     ) -> None:
-        super().__init__(settings, clock, source, tally, delay, until, watch)
+        super().__init__(settings, clock, source, tally, delay, until, watch, progress)
         self.count = 0
         """Steps that the flock was scheduled for."""
         self.size = self.counting = self.held = self.held_counting = 0
@@ -89,6 +90,8 @@ class JumpingEngine(Engine):
     def leap(self, queue: deque[Batch] | None) -> bool | None:
         """Run the flock until something happens; see :meth:`Engine.leap`."""
         if queue is not None and (len(queue) != 1 or not self._nothing_to_read(queue[0])):
+            return None
+        if self.waiting and self.settings.hold_steps:
             return None
         if not self._quiet() or (steps := self._horizon()) <= 1:
             return None
@@ -136,8 +139,9 @@ class JumpingEngine(Engine):
     def _jump(self, start: float, scheduled: float, steps: int) -> tuple[float, float, int]:
         """Run up to ``steps`` steps of the flock; return their end, when the next one is scheduled, and how many were run."""
         until = self.until
-        if not self.waiting:
-            until = min(until, self.source.next_arrival() + self.delay)
+        # Who comes while others wait changes nothing, unless the engine refuses it and the client asks again.
+        if not self.waiting or self.source.hears:
+            until = min(until, self.source.next_arrival())
         size = self.size + self.held
         reads, growth = self._reads(), self._growth()
         first = tuple(reads)
@@ -147,9 +151,12 @@ class JumpingEngine(Engine):
         if not done:
             return end, lag, 0
         tally = self.tally
+        tally.sample(start, len(self.running), len(self.waiting), self.pool.used)
         counted = done - self.settings.asynchronous  # the last step is read later
         if counted and (weight := self.counting + self.held_counting):
             tally.segments.extend((weight, size, counted, *first, *growth))
+            if tally.keep_times:
+                tally.starts.append(start)
         tally.steps += done
         tally.events += 1
         tally.end, tally.busy = end, tally.busy + end - start
@@ -195,12 +202,10 @@ class JumpingEngine(Engine):
             before = len(entries)
             self._admit(entries, budget, whole=False)
             self.blocked = len(entries) == before and not self.partial
-        plain = self._commit(entries)
-        batch = FlockBatch(
-            plain.entries, plain.sampled, flock=size + self.held, counting=self.counting + self.held_counting,
-            before=self.last_end,
-        )  # fmt: skip
-        self._note_entries(batch)
+        batch = FlockBatch([], [], 0.0, 0.0, size + self.held, self.counting + self.held_counting, [], self.last_end)
+        if entries or self.partial:
+            self._commit(entries, batch)
+            self._note_entries(batch)
         if self.watch is not None:
             self.watch(batch)
         return batch
@@ -250,7 +255,7 @@ class JumpingEngine(Engine):
     def _count(self, batch: Batch) -> None:
         """Count the gaps of a step's members."""
         if isinstance(batch, FlockBatch) and batch.counting:
-            self.tally.gap(batch.end - batch.before, batch.counting)
+            self.tally.gap(batch.end - batch.before, batch.counting, batch.end)
 
     def _note_entries(self, batch: Batch) -> None:
         """Sort out who decodes from the next step on, and who goes on with a prompt or was left out."""
@@ -368,6 +373,8 @@ class JumpingEngine(Engine):
     def _reads(self) -> list[float]:
         """Return the KV tokens that the flock reads in its next step, for every window."""
         full = float(self.bases + self.size * (self.count + 1))
+        if not self.windows and not self.held:
+            return [full] * len(self.clock.windows)
         windows = iter(self.windows)
         reads = [full if width is None else float(next(windows).read) for width in self.clock.windows]
         if self.held:
@@ -375,6 +382,8 @@ class JumpingEngine(Engine):
         return reads
 
     def _growth(self) -> list[float]:
+        if not self.windows:
+            return [float(self.size)] * len(self.clock.windows)
         windows = iter(self.windows)
         return [float(self.size if width is None else next(windows).growing) for width in self.clock.windows]
 
@@ -389,13 +398,15 @@ class JumpingEngine(Engine):
             state.given = state.output - (state.end_at - self.count)
         for state in self.steady:
             self._hold_steady(state, -1)
-            state.computed = state.request.prompt + self.settings.asynchronous * (state.joined < self.count)
+            if state.joined < self.count:
+                state.computed = state.request.prompt + self.settings.asynchronous
         members, self.steady = members + self.steady, []
         for state in members:
             state.in_flock = False
             if state.joined < self.count:
                 self._as_plain(state)
-            state.held = self._blocks(state.computed)
+            if not state.request.held:
+                state.held = self._blocks(state.computed)
         if self.settings.asynchronous:
             for state in self.under_way.leaving:
                 state.placeholders = state.in_flight = 1

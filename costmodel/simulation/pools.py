@@ -10,9 +10,10 @@ from costmodel.architecture.counts import kv_bytes_per_token
 from costmodel.checks import positive, whole
 from costmodel.hardware.errors import InputError
 from costmodel.simulation.requests import Listed, Request, Source
+from costmodel.simulation.results import PoolsInfo
 from costmodel.simulation.server import Server
 from costmodel.simulation.settings import Settings
-from costmodel.simulation.stepping import Engine
+from costmodel.simulation.stepping import Engine, Progress
 from costmodel.simulation.tally import Served, Tally
 
 
@@ -50,9 +51,8 @@ def transfer_seconds(server: Server, pools: Pools, prompt: int) -> float:
     deployment = server.deployment
     if deployment is None:
         return pools.latency
-    bandwidth = pools.bandwidth or float(deployment.hardware.link_bandwidth) * deployment.gpus
     moved = kv_bytes_per_token(deployment.architecture, deployment.kv_bytes) * prompt
-    return pools.latency + float(moved) / bandwidth
+    return pools.latency + float(moved) / _bandwidth(server, pools)
 
 
 def run_pools(
@@ -62,8 +62,19 @@ def run_pools(
     measured: str | None,
     pools: Pools,
     engine_for: Callable[[Settings], Callable[..., Engine]],
+    keep_times: bool = False,
+    progress: Callable[[Progress], None] | None = None,
 ) -> tuple[list[Tally], list[Served], bool]:
     """Run an open loop through both pools.
+
+    Args:
+        server: that each of them is like.
+        source: its requests.
+        until: time after which nothing counts [s].
+        measured: group whose gaps count; None for all.
+        pools: how many servers, and how the KV cache travels.
+        engine_for: chooses the engine.
+        keep_times, progress: as for :class:`~costmodel.simulation.tally.Tally` and :class:`~costmodel.simulation.stepping.Engine`.
 
     Returns:
         What every server counted, prefill servers first; the requests, both halves of each as one; whether it was interrupted.
@@ -74,42 +85,66 @@ def run_pools(
     asked = [request for request in asked if not request.standing]
     first: list[Tally] = []
     second: list[Tally] = []
+    passed: list[tuple[float, Served, Request]] = []
     make, interrupted = engine_for(server.settings), False
-    finished: list[Served] = []
     try:
         for index in range(pools.prefill):
             tally = Tally(measured=measured, keep_steps=measured is not None)
             first.append(tally)
             own = [replace(request, output=1) for request in asked[index :: pools.prefill]]
-            make(server.settings, server.clock, Listed(own), tally, delay=server.delay, until=until).run()
-        order = [item for tally in first for item in tally.served]
-        given = {id(request): number for number, request in enumerate(asked)}
-        wanted = _wanted(asked, pools.prefill)
-        pairs = list(zip(order, wanted, strict=True))
-        pairs.sort(key=lambda pair: given[id(pair[1])])
-        passed = [(item, request) for item, request in pairs if item.done and request.output > 1]
-        passed.sort(key=lambda pair: pair[0].last)
-        finished = [item for item, request in pairs if not (item.done and request.output > 1)]
+            make(
+                server.settings, server.clock, Listed(own), tally, delay=server.delay, until=until, progress=progress
+            ).run()
+        for item, request in _prefilled(first, asked, pools.prefill):
+            if item.done and request.output > 1:
+                passed.append((item.last + transfer_seconds(server, pools, request.prompt), item, request))
+        passed.sort(key=lambda each: each[0])
         for index in range(pools.decode):
-            tally = Tally(measured=measured)
+            tally = Tally(measured=measured, keep_times=keep_times)
             second.append(tally)
             own = [
-                replace(
-                    request,
-                    arrival=item.last + transfer_seconds(server, pools, request.prompt),
-                    prefilled=item.last,
-                )
-                for item, request in passed[index :: pools.decode]
+                replace(request, arrival=arrival, prefilled=item.last)
+                for arrival, item, request in passed[index :: pools.decode]
             ]
             streams = standing[index :: pools.decode]
-            make(server.settings, server.clock, Listed([*streams, *own]), tally, until=until).run()
-            halves = passed[index :: pools.decode]
-            decoded = [item for item in tally.served if not item.request.standing]
-            finished += [_joined(item, request, later) for (item, request), later in zip(halves, decoded, strict=False)]
+            make(server.settings, server.clock, Listed([*streams, *own]), tally, until=until, progress=progress).run()
     except KeyboardInterrupt:
         interrupted = True
+    decoded: dict[int, Served] = {}
+    for index, tally in enumerate(second):
+        halves = [item for item in tally.served if not item.request.standing]
+        decoded.update(zip((id(item) for _, item, _ in passed[index :: pools.decode]), halves, strict=False))
+    finished = [
+        _joined(item, request, decoded.get(id(item))) for item, request in _prefilled(first, asked, pools.prefill)
+    ]
     finished.sort(key=lambda item: item.request.arrival)
     return [*first, *second], finished, interrupted
+
+
+def _prefilled(tallies: Sequence[Tally], asked: Sequence[Request], servers: int) -> list[tuple[Served, Request]]:
+    """Return what became of the requests that the prefill servers have got, and what was asked; requests go round among the servers."""
+    return [
+        pair for index, tally in enumerate(tallies) for pair in zip(tally.served, asked[index::servers], strict=False)
+    ]
+
+
+def pools_info(server: Server, pools: Pools) -> PoolsInfo:
+    """Return what a document tells of the pools."""
+    known = server.deployment is not None
+    return PoolsInfo(
+        prefill_servers=pools.prefill,
+        decode_servers=pools.decode,
+        kv_bandwidth_bytes_per_s=_bandwidth(server, pools) if known else None,
+        kv_latency_s=pools.latency,
+    )
+
+
+def _bandwidth(server: Server, pools: Pools) -> float:
+    """Return the bandwidth that a KV cache travels at, of all GPUs of a server together [B/s]."""
+    deployment = server.deployment
+    if pools.bandwidth is not None or deployment is None:
+        return pools.bandwidth or math.inf
+    return float(deployment.hardware.link_bandwidth) * deployment.gpus
 
 
 def _everything(source: Source) -> list[Request]:
@@ -119,12 +154,10 @@ def _everything(source: Source) -> list[Request]:
     return found
 
 
-def _wanted(asked: Sequence[Request], servers: int) -> list[Request]:
-    return [request for index in range(servers) for request in asked[index::servers]]
-
-
-def _joined(first: Served, request: Request, second: Served) -> Served:
-    """Return both halves of a request as one."""
+def _joined(first: Served, request: Request, second: Served | None) -> Served:
+    """Return both halves of a request as one; without a second half, it has got no further than its first token."""
+    if second is None:
+        return replace(first, request=request, done=first.done and request.output == 1)
     return Served(
         request,
         scheduled=first.scheduled,

@@ -105,8 +105,11 @@ class Gaps:
         """First find the bins that the ranks fall into, then sort what is in these bins."""
         low = min(float(values.min()) for values, _ in self.blocks())
         high = max(float(values.max()) for values, _ in self.blocks())
-        edges = np.geomspace(low, high * (1 + 1e-12), BINS + 1)
-        edges[0], edges[-1] = low, np.nextafter(high, np.inf)
+        beyond = np.nextafter(high, np.inf)
+        edges = np.clip(
+            np.geomspace(low, high, BINS + 1), low, beyond
+        )  # gaps that are all alike leave bins without width
+        edges[0], edges[-1] = low, beyond
         below = np.concatenate([[0.0], np.cumsum(self.histogram(edges))])
         found = []
         for rank in ranks:

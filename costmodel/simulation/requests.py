@@ -43,6 +43,9 @@ class Request:
 class Source(Protocol):
     """Where requests come from, in the order of their arrival."""
 
+    hears: bool
+    """Whether what comes depends on when others end, or are refused."""
+
     def next_arrival(self) -> float:
         """Return when the next request is sent; infinity if none is known [s]."""
 
@@ -59,6 +62,8 @@ class Listed:
     Args:
         requests: in any order; equal arrivals stay in theirs.
     """
+
+    hears = False
 
     def __init__(self, requests: Iterable[Request]) -> None:
         self._requests = sorted(requests, key=lambda request: request.arrival)
@@ -80,6 +85,40 @@ class Listed:
         """Do nothing: nobody waits."""
 
 
+class Delayed:
+    """Requests as the engine gets them: each some time after it was sent.
+
+    Args:
+        source: of the requests; their arrivals stay those of sending.
+        base: time of every request on its way, standing streams excepted [s].
+        per_token: time per token of its prompt, as for tokenising it [s].
+    """
+
+    def __init__(self, source: Source, base: float, per_token: float) -> None:
+        self._source, self._base, self._per_token = source, base, per_token
+        self.hears = source.hears
+        self._counter = itertools.count()
+        self._coming: list[tuple[float, int, Request]] = []
+
+    def next_arrival(self) -> float:
+        """Return when the engine gets the next request [s]."""
+        source, coming = self._source, self._coming
+        # Whoever is sent before the next one arrives may overtake it.
+        while (sent := source.next_arrival()) < math.inf and (not coming or sent + self._base <= coming[0][0]):
+            request = source.take()
+            time = sent if request.standing else sent + self._base + self._per_token * request.prompt
+            heapq.heappush(coming, (time, next(self._counter), request))
+        return coming[0][0] if coming else math.inf
+
+    def take(self) -> Request:
+        """Return the next request and forget it."""
+        return heapq.heappop(self._coming)[2]
+
+    def ended(self, request: Request, time: float) -> None:
+        """Pass on that a request got its last token."""
+        self._source.ended(request, time)
+
+
 class ClosedLoop:
     """Clients that each send their next request when their last answer ends.
 
@@ -89,6 +128,8 @@ class ClosedLoop:
         think: time that a client takes between an answer and its next request [s].
         ramp: over which the first requests are spread; 0 for all at once [s].
     """
+
+    hears = True
 
     def __init__(
         self, clients: int, make: Callable[[float], Request | None], think: float = 0, ramp: float = 0

@@ -82,6 +82,7 @@ class Result(Frozen):
     e2e: Percentiles | None
     requests: Requests
     goodput: Goodput | None = None
+    """None without a limit, or before any request is done or refused."""
     duration_s: float
     output_tokens: int
     output_tokens_per_s: float
@@ -115,6 +116,16 @@ class SimulatedSpike(Frozen):
     ttft_s: float | None
 
 
+class PoolsInfo(Frozen):
+    """Servers that prefill and servers that decode, each of ``gpus`` GPUs."""
+
+    prefill_servers: int
+    decode_servers: int
+    kv_bandwidth_bytes_per_s: float | None
+    """That the KV cache of a prompt travels at; None with fixed step times, which say nothing of bytes."""
+    kv_latency_s: float
+
+
 class ServerInfo(Frozen):
     """What was simulated."""
 
@@ -135,6 +146,10 @@ class ServerInfo(Frozen):
     prefix_caching: bool
     asynchronous: bool
     request_overhead_s: float
+    """Between a request being sent and the engine having it, prompt tokens left out."""
+    request_overhead_per_prompt_token_s: float = 0.0
+    pools: PoolsInfo | None = None
+    """With the scheduler ``disaggregated``; the other keys are those of each server."""
 
 
 class Simulation(Frozen):
@@ -151,6 +166,13 @@ class Simulation(Frozen):
     """True if it was stopped before its end: the numbers are of what had happened until then."""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+
+class Simulations(Frozen):
+    """``costmodel.simulations/1``: several simulations of one call."""
+
+    schema_: Literal["costmodel.simulations/1"] = Field(default="costmodel.simulations/1", alias="schema")
+    simulations: tuple[Simulation, ...]
 
 
 def percentiles(values: Sequence[float]) -> Percentiles | None:
@@ -208,7 +230,7 @@ def make_result(
         if item.refused:
             refused[item.refused] = refused.get(item.refused, 0) + 1
     tokens = gaps.count if streams else sum(item.tokens for item in served)
-    samples = [sample for tally in tallies for sample in tally.samples]
+    most = [max(counts) for counts in zip(*(tally.most for tally in tallies), strict=True)] or [0, 0, 0]
     return Result(
         gaps=gaps.count,
         gaps_per_stream=gaps.count / streams if streams else None,
@@ -232,7 +254,7 @@ def make_result(
             unfinished=len(served) - len(done) - sum(refused.values()),
             refused=refused,
         ),
-        goodput=_goodput(done, sum(refused.values()), limits, duration) if any(limits) else None,
+        goodput=_goodput(done, sum(refused.values()), limits, duration) if any(limits) and (done or refused) else None,
         duration_s=duration,
         output_tokens=tokens,
         output_tokens_per_s=tokens / duration if duration > 0 else 0.0,
@@ -241,10 +263,10 @@ def make_result(
         preemptions=sum(tally.preemptions for tally in tallies),
         steps=sum(tally.steps for tally in tallies),
         busy_share=min(sum(tally.busy for tally in tallies) / (duration * len(tallies)), 1.0) if duration > 0 else 0.0,
-        running_max=max((running for _, running, _, _ in samples), default=0),
-        waiting_max=max((waiting for _, _, waiting, _ in samples), default=0),
+        running_max=most[0],
+        waiting_max=most[1],
         kv_blocks=kv_blocks,
-        kv_blocks_max=max((used for _, _, _, used in samples), default=0),
+        kv_blocks_max=most[2],
     )
 
 

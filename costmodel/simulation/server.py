@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypedDict
 
 from costmodel.building import build_parameters
 from costmodel.calibrations import choose_calibration
-from costmodel.certainty import request_overheads
+from costmodel.certainty import arrival_overheads
 from costmodel.checks import choice, positive, whole
 from costmodel.deployment import Deployment, deploy
 from costmodel.engine import default_max_num_seqs, default_token_budget
@@ -20,6 +21,8 @@ from costmodel.simulation.clock import Clock, FixedClock, StepClock
 from costmodel.simulation.results import ServerInfo
 from costmodel.simulation.settings import POLICIES, SCHEDULERS, Settings
 
+Step = Callable[[float, float], float]
+"""Sequences, tokens that each has in the cache → time of their decode step [s]."""
 SimulatedRung = Literal["roofline", "calibrated"]
 
 
@@ -67,7 +70,7 @@ class Server:
     Attributes:
         clock: how long its steps take.
         settings: its flags.
-        delay: time of a request outside the steps, before the engine has it [s].
+        delay: between a request being sent and the engine having it: a time, and a time per token of its prompt [s].
         info: what is told of it.
         deployment: model and GPUs; None with fixed step times.
         notes, warnings: what has to be said.
@@ -75,21 +78,31 @@ class Server:
 
     clock: Clock
     settings: Settings
-    delay: float
+    delay: tuple[float, float]
     info: ServerInfo
     deployment: Deployment | None
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
-def make_server(options: ServerOptions, prompt: int, budget: int | None, unlimited_if_small: int = 0) -> Server:
+def make_server(
+    options: ServerOptions,
+    prompt: int,
+    budget: int | None = None,
+    seqs: int | None = None,
+    unlimited_if_small: int = 0,
+    typical: Callable[[Step], float] | None = None,
+) -> Server:
     """Build a server.
 
     Args:
         options: what the user set.
         prompt: tokens of the prompt that ``prefill_s`` is the time of.
         budget: token budget where the options say nothing; None for vLLM's default [tokens].
+        seqs: ``max_num_seqs`` likewise.
         unlimited_if_small: tokens that the KV cache must hold, or else it is taken to be unlimited, and a warning says so.
+        typical: returns the time of a typical decode step, given what returns that of any; None for requests that are
+            with the engine as soon as they are sent.
 
     Raises:
         InputError: an option is out of range, or they contradict each other.
@@ -108,7 +121,7 @@ def make_server(options: ServerOptions, prompt: int, budget: int | None, unlimit
     if decode is not None and prefill is not None:
         clock, delay, rung, calibration = (
             FixedClock(positive(decode, "decode-ms"), positive(prefill, "prefill-ms"), prompt),
-            0.0,
+            (0.0, 0.0),
             "fixed",
             None,
         )
@@ -139,9 +152,9 @@ def make_server(options: ServerOptions, prompt: int, budget: int | None, unlimit
             warnings.append("no calibration in use: steps at datasheet rates, a floor; measured ones take longer")
         rates = CalibratedRates(fitted) if fitted else None
         clock = StepClock(build_parameters(deployment, rates))
-        delay, rung = request_overheads(fitted)[0], "calibrated" if fitted else "roofline"
+        delay, rung = _delay(fitted, clock, typical), "calibrated" if fitted else "roofline"
         calibration = fitted.name if fitted else None
-    settings = _settings(options, deployment, budget, scheduler, policy)
+    settings = _settings(options, deployment, (budget, seqs), scheduler, policy)
     settings, more = _memory(options, deployment, settings, unlimited_if_small)
     warnings += more
     info = ServerInfo(
@@ -161,9 +174,24 @@ def make_server(options: ServerOptions, prompt: int, budget: int | None, unlimit
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         prefix_caching=settings.prefix_caching,
         asynchronous=settings.asynchronous,
-        request_overhead_s=delay,
+        request_overhead_s=delay[0],
+        request_overhead_per_prompt_token_s=delay[1],
     )
     return Server(clock, settings, delay, info, deployment, tuple(notes), tuple(warnings))
+
+
+def _delay(fitted: Calibration | None, clock: Clock, typical: Callable[[Step], float] | None) -> tuple[float, float]:
+    """Return the time of a request on its way to the engine, and per token of its prompt [s]."""
+    if typical is None:
+        return 0.0, 0.0
+    fixed, per_token, steps = arrival_overheads(fitted)
+
+    def step(sequences: float, context: float) -> float:
+        count = max(round(sequences), 1)
+        reads = [count * (context + 1 if width is None else min(context + 1, width)) for width in clock.windows]
+        return clock.decode(count, reads)
+
+    return fixed + (steps * typical(step) if steps else 0.0), per_token
 
 
 SARATHI_BUDGET = 512
@@ -171,8 +199,13 @@ SARATHI_BUDGET = 512
 
 
 def _settings(
-    options: ServerOptions, deployment: Deployment | None, budget: int | None, scheduler: str, policy: str
+    options: ServerOptions,
+    deployment: Deployment | None,
+    defaults: tuple[int | None, int | None],
+    scheduler: str,
+    policy: str,
 ) -> Settings:
+    budget, most = defaults
     chunk = options.get("chunk")
     if isinstance(chunk, str) and chunk != "engine":
         raise InputError(f"chunk must be a whole number or 'engine', not {shown(chunk)}")
@@ -182,15 +215,20 @@ def _settings(
         chunk = budget
     if chunk is None or isinstance(chunk, str):
         chunk = default_token_budget(deployment) if deployment else FIXED_BUDGET
+    chunk = whole(chunk, "chunk", 1)
     seqs = options.get("max_num_seqs")
     if seqs is None:
-        seqs = default_max_num_seqs(deployment) if deployment else FIXED_SEQS
-        seqs = min(seqs, chunk) if isinstance(chunk, int) else seqs
+        seqs = most or (default_max_num_seqs(deployment) if deployment else FIXED_SEQS)
+        seqs = min(seqs, chunk)
+    if scheduler == "sarathi" and not options.get("chunked_prefill", True):
+        raise InputError(
+            "the scheduler sarathi cuts prompts into chunks: it takes no --no-enable-chunked-prefill; use --scheduler vllm"
+        )
     watermark = options.get("watermark", 0.0)
     if not isinstance(watermark, (int, float)) or not 0 <= watermark < 1:
         raise InputError(f"watermark must be a share of the KV cache from 0 to below 1, not {shown(watermark)}")
     settings = Settings(
-        token_budget=whole(chunk, "chunk", 1),
+        token_budget=chunk,
         max_num_seqs=whole(seqs, "max-num-seqs", 1, 1_000_000),
         block_tokens=whole(options.get("block_tokens", 16), "block-size", 1, 65536),
         chunked_prefill=bool(options.get("chunked_prefill", True)),

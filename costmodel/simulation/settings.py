@@ -28,6 +28,8 @@ class Settings:
         asynchronous: ``async_scheduling``: a step is scheduled while the one before it runs.
         policy: who goes first among those who wait, and last out of memory.
         reserve_full_prompt: ``scheduler_reserve_full_isl``: a prompt is admitted only if all of it fits into free blocks.
+        hold_steps: decode steps for which prompts are held back so that several are prefilled together, as TensorRT-LLM's
+            ``batch_wait_timeout_iters``.
         watermark: share of all blocks that must stay free when a request is admitted beside others.
         scheduler: ``vllm`` (V1), ``sarathi`` (decodes first, then chunks up to the budget), ``prefill-first`` (steps of whole prompts as
             long as any wait, and of decodes otherwise) or ``separate`` (the two kinds of steps in turns).
@@ -46,6 +48,7 @@ class Settings:
     policy: Policy = "fcfs"
     reserve_full_prompt: bool = True
     watermark: float = 0.0
+    hold_steps: int = 0
     scheduler: Scheduler = "vllm"
 
     @property

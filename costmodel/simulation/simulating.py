@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
 from costmodel.checks import positive, whole
 from costmodel.hardware.errors import InputError
 from costmodel.simulation.jumping import JumpingEngine, can_jump
-from costmodel.simulation.pools import Pools, run_pools
+from costmodel.simulation.pools import Pools, pools_info, run_pools
 from costmodel.simulation.quantiles import Gaps
-from costmodel.simulation.requests import Listed, Source
-from costmodel.simulation.results import STALL_FACTOR, Result, Simulation, make_result, make_spikes
-from costmodel.simulation.server import Server, ServerOptions, make_server
+from costmodel.simulation.requests import Listed, Request, Source
+from costmodel.simulation.results import STALL_FACTOR, Result, ServerInfo, Simulation, make_result, make_spikes
+from costmodel.simulation.server import Server, ServerOptions, Step, make_server
 from costmodel.simulation.settings import Settings
-from costmodel.simulation.stepping import Engine
+from costmodel.simulation.stepping import Engine, Progress
 from costmodel.simulation.tally import Served, Tally
 from costmodel.simulation.traces import read_trace
 from costmodel.simulation.workloads import closed_loop, gamma, interference
@@ -121,39 +122,51 @@ def run_interference(
     limits: Limits | None,
     pools: Pools | None,
     options: ServerOptions,
+    *,
+    keep_times: bool = False,
+    progress: Callable[[Progress], None] | None = None,
 ) -> Simulated:
-    """Run :func:`simulate_interference`; return all that was counted."""
+    """Run :func:`simulate_interference`; return all that was counted.
+
+    ``keep_times`` keeps when every gap was; ``progress`` is called now and then (:class:`~costmodel.simulation.stepping.Engine`).
+    """
     background, injected = interference(
         streams, context, prompt, every, first, duration, prompts, grow, injected_output
     )
     limits = (limits or Limits()).checked()
-    options = ServerOptions(**{"asynchronous": False, "max_num_seqs": streams + 4096, **options})
+    options = ServerOptions(**{"asynchronous": False, **options})
     one_step = prompt * prompts + streams
     needed = streams * (context + 1) + prompts * (prompt + injected_output)
-    options["max_num_seqs"] = min(options["max_num_seqs"] or one_step, _budget(options, one_step))
-    server = make_server(options, prompt, one_step, unlimited_if_small=needed)
+    server = make_server(options, prompt, one_step, streams + MOST_INJECTED, unlimited_if_small=needed)
     if server.settings.token_budget <= streams:
         raise InputError(
             f"a token budget of {server.settings.token_budget} leaves no room for a prompt beside {streams} running streams "
             f"(every stream takes one token of it); use at least {streams + 1}"
         )
+    if server.settings.max_num_seqs <= streams:
+        raise InputError(
+            f"max-num-seqs {server.settings.max_num_seqs} leaves no place for a prompt beside {streams} running streams; "
+            f"use at least {streams + 1}"
+        )
     runs = []
     for prompted in ([], injected):
-        run = _run(server, Listed([*background, *prompted]), limits, duration, "stream", streams, pools)
+        run = _run(
+            server, Listed([*background, *prompted]), limits, duration, "stream", streams, pools, keep_times, progress
+        )
         runs.append(run)
         if run.interrupted:
             break
     last = runs[-1]
-    spikes = make_spikes(last.tallies[0].mixed_steps, last.tallies[0].served) if len(runs) > 1 else ()
+    spikes = [item for tally in last.tallies for item in make_spikes(tally.mixed_steps, tally.served)]
     document = Simulation(
         workload={
             "kind": "interference", "prompt_tokens": prompt, "prompts": prompts, "streams": streams, "context_tokens": context,
             "every_s": every, "first_s": first, "duration_s": duration, "grow": grow, "injected_output_tokens": injected_output,
         },
-        server=server.info,
+        server=_info(server, pools),
         baseline=runs[0].result,
         injected=runs[1].result if len(runs) > 1 else None,
-        spikes=spikes,
+        spikes=tuple(sorted(spikes, key=lambda item: (item.injected_s, item.time_s))) if len(runs) > 1 else (),
         interrupted=last.interrupted,
         notes=server.notes,
         warnings=server.warnings,
@@ -161,9 +174,8 @@ def run_interference(
     return Simulated(document, tuple(runs))
 
 
-def _budget(options: ServerOptions, one_step: int) -> int:
-    chunk = options.get("chunk")
-    return chunk if isinstance(chunk, int) and not isinstance(chunk, bool) and chunk > 0 else one_step
+MOST_INJECTED = 4096
+"""Places for injected prompts beside the streams where ``max_num_seqs`` is not given, as far as the token budget has room."""
 
 
 def simulate_load(
@@ -224,8 +236,11 @@ def run_load(
     limits: Limits | None,
     pools: Pools | None,
     options: ServerOptions,
+    *,
+    keep_times: bool = False,
+    progress: Callable[[Progress], None] | None = None,
 ) -> Simulated:
-    """Run :func:`simulate_load`; return all that was counted."""
+    """Run :func:`simulate_load`; return all that was counted; ``progress`` as above."""
     if (clients is None) == (rate is None):
         raise InputError("give either clients (a closed loop) or a rate (requests per second)")
     limits = (limits or Limits()).checked()
@@ -251,15 +266,15 @@ def run_load(
             spread=spread,
             seed=seed,
         )
-    server = make_server(options, prompt, None)
-    run = _run(server, source, limits, math.inf, None, 0, pools)
+    server = make_server(options, prompt, typical=partial(_typical_step, clients, rate, prompt, output))
+    run = _run(server, source, limits, math.inf, None, 0, pools, keep_times, progress)
     document = Simulation(
         workload={
             "kind": "load", "clients": clients, "rate_per_s": rate, "burstiness": burstiness if rate is not None else None,
             "requests": requests, "duration_s": duration, "prompt_tokens": prompt, "output_tokens": output, "spread": spread,
             "think_s": think, "ramp_s": ramp, "seed": seed,
         },
-        server=server.info,
+        server=_info(server, pools),
         result=run.result,
         interrupted=run.interrupted,
         notes=server.notes,
@@ -310,13 +325,16 @@ def run_trace(
     limits: Limits | None,
     pools: Pools | None,
     options: ServerOptions,
+    *,
+    keep_times: bool = False,
+    progress: Callable[[Progress], None] | None = None,
 ) -> Simulated:
-    """Run :func:`simulate_trace`; return all that was counted."""
+    """Run :func:`simulate_trace`; return all that was counted; ``progress`` as above."""
     trace = read_trace(path, form, limit=limit, speed=speed)
     limits = (limits or Limits()).checked()
     longest = max((request.prompt for request in trace.requests), default=1)
-    server = make_server(options, longest, None)
-    run = _run(server, Listed(trace.requests), limits, math.inf, None, 0, pools)
+    server = make_server(options, longest, typical=partial(_typical_of, trace.requests))
+    run = _run(server, Listed(trace.requests), limits, math.inf, None, 0, pools, keep_times, progress)
     left_out = {reason: count for reason, count in trace.rejected.items() if count}
     warnings = [f"{count:,} requests of the trace are left out: {reason}" for reason, count in left_out.items()]
     document = Simulation(
@@ -324,13 +342,49 @@ def run_trace(
             "kind": "trace", "path": str(path), "form": trace.form, "requests": len(trace.requests), "speed": speed,
             "left_out": sum(left_out.values()),
         },
-        server=server.info,
+        server=_info(server, pools),
         result=run.result,
         interrupted=run.interrupted,
         notes=(*trace.notes, *server.notes),
         warnings=(*server.warnings, *warnings, *_overload(run)),
     )  # fmt: skip
     return Simulated(document, (run,))
+
+
+def _typical_step(clients: int | None, rate: float | None, prompt: float, output: float, step: Step) -> float:
+    """Return the decode step of a load [s]: of all clients, or of as many requests as come while one is answered."""
+    context = prompt + output / 2
+    if clients is not None:
+        return step(clients, context)
+    running = 1.0
+    for _ in range(LITTLES_ROUNDS):
+        running = min((rate or 0.0) * output * step(running, context), MOST_RUNNING)
+    return step(running, context)
+
+
+LITTLES_ROUNDS, MOST_RUNNING = 20, 1024.0
+"""Rounds in which Little's law finds the running requests of a rate, and the most that are taken to run."""
+
+
+def _typical_of(requests: Sequence[Request], step: Step) -> float:
+    """Return the decode step of a trace at its mean rate and lengths [s]."""
+    if not requests:
+        return 0.0
+    count, duration = len(requests), max(requests[-1].arrival - requests[0].arrival, 1e-3)
+    prompt = sum(request.prompt for request in requests) / count
+    output = sum(request.output for request in requests) / count
+    return _typical_step(None, count / duration, prompt, output, step)
+
+
+def _info(server: Server, pools: Pools | None) -> ServerInfo:
+    """Return what a document tells of the server."""
+    if pools is None:
+        return server.info
+    return server.info.model_copy(update={"scheduler": DISAGGREGATED, "pools": pools_info(server, pools)})
+
+
+DISAGGREGATED = "disaggregated"
+"""Name of the scheduler where pools are given; each server schedules like vLLM."""
 
 
 def _overload(run: Run) -> Sequence[str]:
@@ -350,15 +404,19 @@ def _run(
     measured: str | None,
     streams: int,
     pools: Pools | None,
+    keep_times: bool = False,
+    progress: Callable[[Progress], None] | None = None,
 ) -> Run:
     """Run a source against a server. Ctrl-C ends the run where it is."""
     interrupted = False
     if pools is not None:
-        tallies, served, interrupted = run_pools(server, source, until, measured, pools, engine_for)
+        tallies, served, interrupted = run_pools(
+            server, source, until, measured, pools, engine_for, keep_times, progress
+        )
     else:
-        tally = Tally(measured=measured, keep_steps=measured is not None)
+        tally = Tally(measured=measured, keep_steps=measured is not None, keep_times=keep_times)
         engine = engine_for(server.settings)(
-            server.settings, server.clock, source, tally, delay=server.delay, until=until
+            server.settings, server.clock, source, tally, delay=server.delay, until=until, progress=progress
         )
         try:
             engine.run()

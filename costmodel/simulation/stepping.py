@@ -11,11 +11,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from time import monotonic
+from typing import NamedTuple
 
 from costmodel.simulation.blocks import Block, BlockPool, Key, Run, unused_among
 from costmodel.simulation.clock import Clock
 from costmodel.simulation.queues import WaitQueue
-from costmodel.simulation.requests import Request, Source
+from costmodel.simulation.requests import Delayed, Request, Source
 from costmodel.simulation.settings import Settings
 from costmodel.simulation.tally import MixedStep, Served, Tally
 
@@ -75,6 +77,21 @@ class Batch:
         return not self.entries
 
 
+class Progress(NamedTuple):
+    """How far a simulation is."""
+
+    time: float
+    """Simulated time [s]."""
+    sent: int
+    """Requests that the engine has got, refused ones included."""
+    ended: int
+    """Those of them that are done or refused."""
+
+
+REPORT_EVERY = 0.2
+"""Time on the wall between two calls of ``progress`` [s]."""
+
+
 class Engine:
     """A simulated server.
 
@@ -83,9 +100,11 @@ class Engine:
         clock: how long its steps take.
         source: its requests.
         tally: counts what happens.
-        delay: between a request being sent and the engine having it [s].
+        delay: between a request being sent and the engine having it: a time, and a time per token of its prompt [s].
         until: time after which nothing counts [s].
         watch: called with every scheduled step.
+        progress: called before the first step and about every :data:`REPORT_EVERY` seconds on the wall, between two steps; what it raises
+            ends the run where it is.
     """
 
     def __init__(
@@ -94,12 +113,15 @@ class Engine:
         clock: Clock,
         source: Source,
         tally: Tally,
-        delay: float = 0.0,
+        delay: tuple[float, float] = (0.0, 0.0),
         until: float = math.inf,
         watch: Callable[[Batch], None] | None = None,
+        progress: Callable[[Progress], None] | None = None,
     ) -> None:
-        self.settings, self.clock, self.source, self.tally = settings, clock, source, tally
-        self.delay, self.until, self.watch = delay, until, watch
+        self.settings, self.clock, self.tally = settings, clock, tally
+        self.source = Delayed(source, *delay) if any(delay) else source
+        self.until, self.watch, self.progress = until, watch, progress
+        self._report_at = -math.inf
         self.pool = BlockPool(settings.usable_blocks)
         self.running: list[State] = []
         self.waiting: WaitQueue[State] = WaitQueue(settings.policy)
@@ -107,7 +129,7 @@ class Engine:
         self.serials = 0
         self.chains: dict[tuple[int, int], int] = {}
         self._after_prefill = False
-        self._preempted, self._most = False, 0
+        self._preempted, self._most, self._held_back = False, 0, 0
         usable = settings.usable_blocks
         limits = [settings.max_model_len or ENDLESS, ENDLESS if usable is None else usable * settings.block_tokens]
         self.longest = min(limits)
@@ -128,6 +150,8 @@ class Engine:
     def _run_in_turns(self) -> None:
         """Schedule, run, and read a step, then the next."""
         while True:
+            if self.progress is not None and monotonic() >= self._report_at:
+                self._report(self.progress)
             self.receive()
             if (leapt := self.leap(None)) is not None:
                 if not leapt:
@@ -148,6 +172,8 @@ class Engine:
         """Schedule a step while the one before it runs: what comes and goes meanwhile is seen a step later."""
         queue: deque[Batch] = deque()
         while True:
+            if self.progress is not None and monotonic() >= self._report_at:
+                self._report(self.progress)
             self.receive()
             if (self.running or self.waiting) and (leapt := self.leap(queue)) is not None:
                 if not leapt:
@@ -165,12 +191,18 @@ class Engine:
             self.now = max(self.now, batch.end)
             self.read(batch)
 
+    def _report(self, progress: Callable[[Progress], None]) -> None:
+        """Tell how far the simulation is."""
+        sent = len(self.tally.served)
+        progress(Progress(self.now, sent, sent - len(self.running) - len(self.waiting)))
+        self._report_at = monotonic() + REPORT_EVERY
+
     def _push(self, queue: deque[Batch]) -> bool:
         """Schedule one more step; tell whether another is to be scheduled before the oldest is read."""
         batch = self.schedule()
         if batch.empty:
-            if not queue and not self.running:
-                return False
+            if not self.running and all(earlier.empty for earlier in queue):
+                return False  # who waits can only wait for another request
             batch.start = batch.end = max(self.now, self.last_end)
         else:
             self.start(batch, max(self.now, self.last_end))
@@ -183,7 +215,7 @@ class Engine:
 
     def _wait(self) -> bool:
         """Go on to the next arrival; False if there is none, or it comes too late."""
-        coming = self.source.next_arrival() + self.delay
+        coming = self.source.next_arrival()
         if coming == math.inf or coming > self.until:
             return False
         self.now = max(self.now, coming)
@@ -192,7 +224,7 @@ class Engine:
     def receive(self) -> None:
         """Take the requests that have arrived, refuse those that can never be served."""
         source = self.source
-        while source.next_arrival() + self.delay <= self.now:
+        while source.next_arrival() <= self.now:
             request = source.take()
             if (reason := self.refusal(request)) is not None:
                 self.tally.refuse(request, reason)
@@ -225,10 +257,10 @@ class Engine:
         if not request.standing:
             self.waiting.push(state)
             return
-        # The stream has its context in the cache and waits for its next token.
+        # The stream has its context in the cache and waits for its next token; one that is held has that token's block as well.
         state.known, state.computed = request.prompt + 1, request.prompt
-        state.held = -(-(request.prompt + 1) // self.settings.block_tokens)
-        self.pool.allocate(min(state.held, self.pool.free))
+        state.held = min(self._blocks(request.prompt + request.held), self.pool.free)
+        self.pool.allocate(state.held)
         served.scheduled = served.first = served.last = self.now
         state.running = True
         self.running.append(state)
@@ -293,7 +325,8 @@ class Engine:
             budget = self._continue(entries, budget, list(order) if scheduler == "sarathi" else self.running)
             if not self._preempted:
                 self._admit(entries, budget, whole=False)
-        batch = self._commit(entries)
+        batch = Batch([], [])
+        self._commit(entries, batch)
         if self.watch is not None:
             self.watch(batch)
         self.tally.sample(self.now, len(self.running), len(self.waiting), self.pool.used)
@@ -320,11 +353,14 @@ class Engine:
             if 0 < threshold < tokens:
                 tokens = threshold
             tokens = min(tokens, budget)
-            if self.settings.max_model_len is not None and not state.request.held:
+            if self.settings.max_model_len is not None and not state.request.standing:
                 tokens = min(tokens, self.settings.max_model_len - state.computed - 1)
             if tokens <= 0:
                 continue
-            needed = self._blocks(state.computed + tokens) - state.held
+            reached = state.computed + tokens
+            if state.request.held:
+                reached = min(reached, state.prompt + 1)  # the token before makes way
+            needed = self._blocks(reached) - state.held
             while needed > self.pool.free:
                 victim = self._victim()
                 if order is self.running:
@@ -369,6 +405,10 @@ class Engine:
         ``whole`` prompts only, if asked for, and the first of them whatever its size.
         """
         settings, pool, waiting = self.settings, self.pool, self.waiting
+        if self._held_back < settings.hold_steps and waiting and self.running:
+            self._held_back += 1
+            return
+        self._held_back = 0
         threshold = self._most
         skipped: list[State] = []
         while budget > 0 and waiting and len(self.running) < settings.max_num_seqs:
@@ -412,9 +452,8 @@ class Engine:
                 state.served.scheduled, state.served.cached = self.now, cached
         waiting.put_back(skipped)
 
-    def _commit(self, entries: list[tuple[State, int]]) -> Batch:
+    def _commit(self, entries: list[tuple[State, int]], batch: Batch) -> None:
         """Count the scheduled tokens as computed, as the next step may be scheduled before they are."""
-        batch = Batch([], [])
         ahead = self.settings.asynchronous
         for state, tokens in entries:
             batch.entries.append((state, tokens, state.prompt if state.request.held else state.computed))
@@ -425,7 +464,6 @@ class Engine:
             if sampled:
                 state.given += 1
                 state.placeholders += ahead
-        return batch
 
     def read(self, batch: Batch) -> None:
         """Take what a step gave: tokens, and with the last one the end of a request."""
@@ -443,7 +481,7 @@ class Engine:
                 if state.served.tokens >= state.output:
                     ended.append(state)
         for gap, weight in gaps.items():
-            self.tally.gap(gap, weight)
+            self.tally.gap(gap, weight, batch.end)
         for state in ended:
             state.served.done = True
             if state.running:
@@ -466,7 +504,7 @@ class Engine:
         if state.placeholders and not stale:
             state.placeholders -= 1
         if state.request.held:
-            state.computed -= 1
+            state.computed -= not stale
             return gap
         state.known += 1
         if self.settings.asynchronous and state.running:

@@ -58,12 +58,20 @@ class Tally:
     """Group whose gaps count; None for all."""
     keep_steps: bool = False
     """Keep every step with prefill."""
+    keep_times: bool = False
+    """Keep when every gap was, for figures; memory then grows with the gaps that are no part of a segment."""
     served: list[Served] = field(default_factory=list)
     gaps: dict[float, int] = field(default_factory=dict)
     segments: array[float] = field(default_factory=lambda: array("d"))
     mixed_steps: list[MixedStep] = field(default_factory=list)
+    timed: array[float] = field(default_factory=lambda: array("d"))
+    """With ``keep_times``: end of the gap [s], gap [s] and requests that saw it, one after another."""
+    starts: array[float] = field(default_factory=lambda: array("d"))
+    """With ``keep_times``: start of the first step of each segment [s]."""
     samples: list[tuple[float, int, int, int]] = field(default_factory=list)
     """(time [s], running, waiting, used blocks)."""
+    most: tuple[int, int, int] = (0, 0, 0)
+    """Most requests running, most waiting, most used blocks, of all samples, those that are not kept included."""
     steps: int = 0
     events: int = 0
     """Steps that were not run as part of a segment."""
@@ -80,9 +88,11 @@ class Tally:
         """Tell whether a request's gaps count."""
         return self.measured is None or request.group == self.measured
 
-    def gap(self, seconds: float, weight: int = 1) -> None:
-        """Count a gap that ``weight`` requests saw."""
+    def gap(self, seconds: float, weight: int, end: float) -> None:
+        """Count a gap that ended at ``end`` and that ``weight`` requests saw."""
         self.gaps[seconds] = self.gaps.get(seconds, 0) + weight
+        if self.keep_times:
+            self.timed.extend((end, seconds, weight))
 
     def refuse(self, request: Request, reason: str) -> None:
         """Count a request that the engine does not take."""
@@ -91,6 +101,9 @@ class Tally:
 
     def sample(self, time: float, running: int, waiting: int, used: int) -> None:
         """Note the state of the engine."""
+        most_running, most_waiting, most_used = self.most
+        if running > most_running or waiting > most_waiting or used > most_used:
+            self.most = max(running, most_running), max(waiting, most_waiting), max(used, most_used)
         self._seen += 1
         if self._seen % self._stride:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -157,7 +158,7 @@ def _terms(
     rates: RateSource = DatasheetRates()
     fitted: dict[Any, float] = {}
     if calibration is not None and rung == "calibrated":
-        rates, fitted = _symbolic_rates(calibration)
+        rates, fitted = symbolic_rates(calibration)
     parameters = build_parameters(symbolic, rates)  # asks the rates for their symbols, which fills ``fitted``
     work = _work(name, chunk, parameters.windows)
     return tuple(_term(operator) for operator in step_operators(parameters, work)), values | fitted
@@ -241,7 +242,7 @@ def _textbook_terms(model: Textbook, chunk: Chunk | None) -> tuple[Term, ...]:
     )
 
 
-def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, float]]:
+def symbolic_rates(calibration: Calibration) -> tuple[CalibratedRates, dict[Any, float]]:
     """Return rates whose fitted factors are symbols, e.g. ``e_c_gemm_bf16``, and their values."""
     values: dict[Any, float] = {}
     names = {
@@ -290,7 +291,7 @@ def _symbolic_rates(calibration: Calibration) -> tuple[RateSource, dict[Any, flo
         suffix = {"latency_per_log2_s": "_log2", "two_shot_s": "_two", "large_s": "_large", "kv_passes": "_kv"}.get(
             name, ""
         )
-        made = symbol(f"{names[name]}_{key.replace('.', '_')}{suffix}")
+        made = symbol(re.sub(r"\W", "_", f"{names[name]}_{key}{suffix}", flags=re.ASCII))
         values[made] = value
         return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 import costmodel
 from costmodel.hardware.calibration import Calibration, read_calibration
-from tests.cli.samples import CALIBRATION, FILES, FOLDERS, LINKS, Case, Made
+from tests.cli.samples import CALIBRATION, FILES, FOLDERS, LINKS, PIPES, Case, Made
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +45,8 @@ def mistakes(own_folder: Path) -> None:
     """The files that are wrong."""
     for name, content in FILES.items():
         (own_folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    for name in PIPES:
+        os.mkfifo(own_folder / name)
     for name in FOLDERS:
         (own_folder / name).mkdir()
     for name, target in LINKS.items():

@@ -15,7 +15,7 @@ CALIBRATION = """\
 schema = "costmodel.calibration/1"
 name = "synthetic"
 gpu = "h100-sxm"
-engine = "none"
+engine = "vllm"
 
 [provenance]
 data = "synthetic"
@@ -149,6 +149,7 @@ FILES: Mapping[str, str | bytes] = {
     "quant_list.json": config(quantization_config=[4]),
     "dtype.json": config(torch_dtype="complex64"),
     "noise.toml": NOISE,
+    "deep.toml": "a = " + "[" * 100_000,
     "syntax.toml": "name = = 1",
     "empty.toml": "",
     "gpu_key.toml": 'colour = "green"\n' + GPU_PROFILE,
@@ -163,6 +164,7 @@ FILES: Mapping[str, str | bytes] = {
     "there.png": b"precious",
     "file": "",
 }
+PIPES = ("pipe", "pipe.toml")
 FOLDERS = ("folder", "folder.toml", "folder.png", "folder.json")
 LINKS = {
     "dangling.json": "nowhere",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli.runner import document, printed, run
+from tests.cli.runner import SCRIPT, check_refusal, document, printed, run
 from tests.cli.samples import MIXTURE
 
 pytestmark = pytest.mark.usefixtures("mistakes")
@@ -25,6 +27,25 @@ def test_every_figure_is_written(figure: str, more: str, own_folder: Path) -> No
     assert result.stderr == "wrote spike.svg\n"
     assert result.stdout == printed(f"predict --json {more}")
     assert b"<svg" in (own_folder / "spike.svg").read_bytes()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
+@pytest.mark.parametrize("command", ["predict", "predict --json", "gpus list", "--help"])
+def test_a_full_disk_is_said_in_one_line(command: str) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        found = subprocess.run(
+            [SCRIPT, *shlex.split(command)], stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert check_refusal(found.returncode, found.stderr) == "cannot write the output: No space left on device"
+
+
+def test_an_interrupt_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(**_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("costmodel.cli.predict_command.predict", interrupted)
+    found = run("predict")
+    assert (found.exit_code, found.stdout, found.stderr) == (130, "", "error: interrupted\n")
 
 
 def test_values_at_the_edge_are_taken() -> None:

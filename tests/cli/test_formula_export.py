@@ -177,6 +177,26 @@ def test_the_command_prints_the_exports(javascript: Callable[..., float]) -> Non
     ]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        "decode --gpu h200 --kv-dtype fp8",
+        "spike --gpu h100 --dtype fp8-block",
+        "mixed --gpu h200 --kv-dtype fp8 --model gpt-oss-120b",
+        "spike --gpu b200 --model DeepSeek-V3 --tp 8",
+        "prefill --gpu a100 --dtype int4",
+    ],
+)
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_exports_of_stored_formats_and_caches_are_code(
+    options: str, engine: str, javascript: Callable[..., float]
+) -> None:
+    """Keys of a calibration have hyphens and dots: kv-fp8.d64, fp8-block."""
+    found = document(f"formula {options} --rung calibrated --engine {engine} --json")
+    assert python_function(found["python"])() == pytest.approx(found["value_s"], rel=ROUNDING)
+    assert javascript(found["javascript"]) == pytest.approx(found["value_s"], rel=ROUNDING)
+
+
 @pytest.mark.parametrize("options", ["decode --rung textbook", "spike", "spike --chunk 2048"])
 def test_exports_say_what_their_arguments_are(options: str) -> None:
     symbols = {item["name"]: item for item in document(f"formula {options} --json")["symbols"]}

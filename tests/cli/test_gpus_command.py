@@ -140,3 +140,14 @@ def test_every_packaged_profile_is_valid() -> None:
 def test_a_calibration_of_no_known_part_is_refused(own_folder: Path) -> None:
     (own_folder / "fits.toml").write_text(CALIBRATION.replace("h100-sxm", "h1O0-sxm"), encoding="utf-8")
     assert "h1O0-sxm" in refusal("predict --calibration fits.toml")
+
+
+def test_a_calibration_of_an_unknown_part_is_said(own_folder: Path) -> None:
+    for gpu, more in (
+        ("h100-sxm", ""),
+        ("h100", ""),
+        ("mine", "; no shipped part is called mine, so it serves a profile of that name"),
+    ):
+        text = CALIBRATION.replace('gpu = "h100-sxm"', f'gpu = "{gpu}"')
+        (own_folder / "own.toml").write_text(text, encoding="utf-8")
+        assert printed("gpus check own.toml").endswith(f" of {gpu} is valid{more}\n")

@@ -92,6 +92,10 @@ DEPLOYMENT = ("model", "gpu", "tp", "pp", "ep", "dtype", "kv_dtype", "compute_dt
 PREDICT = (*DEPLOYMENT, "prompt", "streams", "context", "chunk", "every", "prompts", "params", "engine", "calibration")
 SOLVE = ("unknown", "spike_s", "decode_s", "ratio", "rung", *(name for name in PREDICT if name != "every"))
 STEPS = (*DEPLOYMENT, "prefill_tokens", "prefill_cached", "decodes", "decode_context", "rung", "engine", "calibration")
+LOOP = (
+    *(name for name in DEPLOYMENT if name != "pp"),
+    *("clients", "prompt", "output", "budget", "prompts_per_client", "engine", "calibration"),
+)
 FORMULA = ("name", "rung", "prompt", "streams", "context", "chunk", "params", "engine", "calibration")
 
 
@@ -164,12 +168,21 @@ def call_formula(**arguments: Any) -> None:
         assert value > 0
 
 
+def call_closed_loop(**arguments: Any) -> None:
+    """Call it, and check what it returns."""
+    answer = outcome(lambda: costmodel.closed_loop(**arguments))
+    if answer is not None:
+        assert_finite(answer.model_dump(by_alias=True))
+        assert answer.tpot_s > 0
+
+
 CALLS: dict[str, tuple[Callable[..., None], tuple[str, ...], dict[str, Any]]] = {
     "predict": (call_predict, PREDICT, {}),
     "deploy": (call_deploy, DEPLOYMENT, {}),
     "solve": (call_solve, SOLVE, {"spike_s": 0.05}),
     "step_times": (call_step_times, STEPS, {"prefill_tokens": 512}),
     "formula": (call_formula, FORMULA, {"name": "spike", "rung": "textbook"}),
+    "closed_loop": (call_closed_loop, LOOP, {"clients": 4}),
 }
 """Function → how to call it, its arguments, and those that it needs."""
 
@@ -286,6 +299,23 @@ def test_what_was_asked_before_does_not_matter(size: str, value: Any) -> None:
     costmodel.deploy(**{size: 1})
     with pytest.raises(costmodel.InputError):
         costmodel.deploy(**{size: value})
+
+
+@pytest.mark.parametrize("prompts", ["10", Decimal(10), Fraction(10), np.int64(10)])
+def test_prompts_per_client_are_a_number(prompts: Any) -> None:
+    assert costmodel.closed_loop(4, prompts_per_client=prompts) == costmodel.closed_loop(4, prompts_per_client=10)
+
+
+@pytest.mark.parametrize(
+    "value", [np.arange(4000.0).reshape(2, -1), "line\nbreak " * 500, "x" * 9000, {"a": ["b\n" * 50] * 50}]
+)
+@pytest.mark.parametrize("argument", ["prompt", "gpu", "model", "chunk", "dtype", "calibration", "engine", "every"])
+def test_messages_are_one_line_of_a_readable_length(argument: str, value: Any) -> None:
+    with pytest.raises(costmodel.InputError) as error:
+        costmodel.predict(**{argument: value})
+    message = str(error.value)
+    assert len(message.splitlines()) == 1
+    assert len(message) < 1100
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

@@ -342,6 +342,22 @@ def test_overheads_differ_between_graph_and_eager_steps() -> None:
     assert decode["lm_head"].flops == 2 * 4096 * 128256 * 13
 
 
+@pytest.mark.parametrize(("streams", "seconds"), [(13, 1e-3), (100, 1e-3), (101, 1.01e-3), (1000, 10e-3)])
+def test_a_chunk_beside_many_streams_takes_no_overhead_away(streams: int, seconds: float) -> None:
+    # Eager 1 ms, graph 10 µs per stream: the larger of the two, from 100 streams on what a decode step of them has too.
+    fitted = {
+        "overhead.graph": form("overhead", per_sequence_s=1e-5),
+        "overhead.eager": form("overhead", per_step_s=1e-3),
+    }
+    parameters = build_parameters(deploy("Llama-3.1-8B", "h100-sxm"), CalibratedRates(calibration_of(fitted)))
+    chunked, alone = (
+        step_times(parameters, make_work(chunks, [Decodes(streams, 300)], parameters.windows))
+        for chunks in ([Chunk(1)], [])
+    )
+    assert chunked.other == pytest.approx(seconds)
+    assert alone.other == pytest.approx(streams * 1e-5)
+
+
 def test_one_overhead_stands_for_both() -> None:
     fitted = {"overhead.graph": form("overhead", per_step_s=1e-4)}
     assert calibrated_operators(fitted, 13, Chunk(10, 0))["overhead"].seconds == pytest.approx(1e-4)

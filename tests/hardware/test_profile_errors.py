@@ -33,7 +33,12 @@ def edited(tmp_path: Path, old: str, new: str) -> Path:
 @pytest.mark.parametrize(
     ("old", "new", "place", "reason"),
     [
-        ('vendor = "nvidia"', 'vendor = "nvidia"\ncolour = "green"', "colour", "Extra inputs are not permitted"),
+        (
+            'vendor = "nvidia"',
+            'vendor = "nvidia"\ncolour = "green"',
+            "colour",
+            "this key is not permitted; (keys: schema, name",
+        ),
         ("memory_bandwidth", "memory_bandwith", "memory_bandwidth", "Field required"),
         ('schema = "costmodel.gpu/1"', 'schema = "costmodel.gpu/2"', "schema", "costmodel.gpu/1"),
         ('vendor = "nvidia"', 'vendor = "acme"', "vendor", "nvidia"),

@@ -17,7 +17,7 @@ VALID = """
 schema = "costmodel.calibration/1"
 name = "H100 SXM, vLLM"
 gpu = "h100-sxm"
-engine = "vLLM 0.32"
+engine = "vllm"
 notes = ["kernels only"]
 
 [provenance]
@@ -95,8 +95,16 @@ REPLACED = [
     ('schema = "costmodel.calibration/1"\n', "", ("schema", "required")),
     ('name = "H100 SXM, vLLM"\n', "", ("name", "required")),
     ('gpu = "h100-sxm"\n', "", ("gpu", "required")),
-    ('engine = "vLLM 0.32"\n', "", ("engine", "required")),
-    ('engine = "vLLM 0.32"\n', 'engine = "vLLM 0.32"\ncolour = "red"\n', ("colour", "not permitted")),
+    ('engine = "vllm"\n', "", ("engine", "required")),
+    ('engine = "vllm"\n', 'engine = "vllm"\ncolour = "red"\n', ("colour", "not permitted")),
+    ('engine = "vllm"\n', 'engine = "vlm"\n', ("unknown engine 'vlm'; did you mean vllm?", "sglang, trtllm")),
+    ('"H100 SXM, vLLM"', '"H100\\u0007"', ("name 'H100\\x07' has characters that cannot be printed",)),
+    ('gpu = "h100-sxm"', 'gpu = "h100\\n"', ("gpu 'h100\\n' has characters that cannot be printed",)),
+    ('engine = "vllm"\n', 'engine = "vllm"\nnot = ["x"]\n', ("not: this key is not permitted; did you mean notes?", "keys: schema, name")),
+    ("rows = 5221\n", "row = 1\nrows = 5221\n", ("provenance.row", "did you mean rows?", "keys: data, rows, date")),
+    ("standard_error = 0.004", "standart_error = 0.004", ("standart_error", "did you mean standard_error?")),
+    ("low = -0.1,", "lo = -0.1, low = -0.1,", ("residuals.lo: this key is not permitted; did you mean low?", "keys: level, low, high")),
+    ("rows = 5221", "rows = true", ("provenance.rows", "integer")),
     ("rows = 5221\n", "rows = 5221\nmood = 1\n", ("provenance.mood", "not permitted")),
     ("rows = 5221", "rows = 0", ("provenance.rows", "greater than or equal to 1")),
     ("rows = 5221\n", "", ("provenance.rows", "required")),
@@ -105,10 +113,13 @@ REPLACED = [
     ('command = "costmodel fit kernels.csv"\n', "", ("provenance.command", "required")),
     ("2025-06-01", "June", ("provenance.date",)),
     ('[operators."gemm.bf16"]', '[operators."gemm.bf16"]\nspeed = 1', ("operators.gemm.bf16.speed", "not permitted")),
+    ('form = "smooth_roofline"', 'form = "smooth_rooflin"', ("'smooth_rooflin' is unknown; did you mean smooth_roofline?",)),
     ('form = "smooth_roofline"', 'form = "cubic"', ("form 'cubic' is unknown", "smooth_roofline")),
     ('form = "smooth_roofline"', 'form = "link"', ("compute_efficiency", "link")),
     ('form = "smooth_roofline"\n', "", ("form", "required")),
     ('"gemm.bf16"', '"matmul.bf16"', ("operator 'matmul.bf16' is unknown", "known operators: gemm")),
+    ('"overhead.graph"', '"overhead.grap"', ("'overhead.grap' is unknown; did you mean overhead.graph",)),
+    ('"gemm.bf16"', '"gemm.bf16\\u0000"', ("operator 'gemm.bf16\\x00' has characters",)),
     ('"overhead.graph"', '"overhead"', ("operator 'overhead' is unknown", "overhead.graph")),
     ('"overhead.graph"', '"all_reduce.bf16"', ("operator 'all_reduce.bf16' is unknown",)),
     ('"overhead.graph"', '"all_reduce"', ("takes form 'link' or 'link_switch', not 'overhead'",)),
@@ -121,8 +132,12 @@ REPLACED = [
     ("value = 3.8e-6", "value = -1e-6", ("launch_s = -1e-06 is outside [0, 1]",)),
     ("value = 5.0", "value = 0.5", ("sharpness = 0.5 is outside [1, inf]",)),
     ("value = 8", "value = 0", ("graph_multiple = 0 is outside [1, 1024]",)),
+    ("value = 5.0", 'value = "5.0"', ("sharpness.value", "valid number")),
+    ("value = 5.0", "value = true", ("sharpness.value", "valid number")),
+    ("tokens = [1, 16384]", 'tokens = ["1", 16384]', ("ranges.tokens.0", "valid number")),
     ("value = 5.0", 'value = "sharp"', ("sharpness", "number")),
     ("sharpness =", "bluntness =", ("no parameter 'bluntness'", "sharpness")),
+    ("sharpness =", "sharpnes =", ("no parameter 'sharpnes'; did you mean sharpness?", "it has compute_efficiency")),
     ("standard_error = 0.004", "standard_error = -1", ("standard_error", "greater than or equal to 0")),
     ("low = -0.1, high = 0.15", "low = 0.2, high = 0.15", ("residuals", "low 0.2 is above high 0.15")),
     ("low = -0.1", "low = -1", ("residuals.low", "greater than -1")),

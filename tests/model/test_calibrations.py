@@ -95,6 +95,8 @@ def test_a_calibration_that_is_given_and_one_that_is_assumed_do_not_go_together(
 
 
 FLOOR = "no calibration in use: the roofline rung is a floor, measured steps take longer"
+RATES = "no calibration in use: every step is at datasheet rates, measured ones take longer"
+"""Of a closed loop, whose mean times are no floor."""
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,7 @@ FLOOR = "no calibration in use: the roofline rung is a floor, measured steps tak
 def test_no_calibration_has_a_reason_and_a_way_out(options: dict[str, str], rest: str) -> None:
     assert FLOOR + rest in predict(model="Llama-3.2-1B", **options).warnings
     # A closed loop cannot assume.
-    said = FLOOR + (rest if "assume" not in rest or options["gpu"] == "mi300x" else rest.partition("; --assume")[0])
+    said = RATES + (rest if "assume" not in rest or options["gpu"] == "mi300x" else rest.partition("; --assume")[0])
     assert said in closed_loop(2, model="Llama-3.2-1B", **options).warnings
 
 
@@ -149,3 +151,23 @@ def test_the_command_has_it_too(tmp_path: Path) -> None:
         f"{predict(gpu='h100-pcie', assume_efficiency=True).spike.height_s * 1e3:.0f} ms"
         in (tmp_path / "heights.svg").read_text()
     )
+
+
+def test_a_calibration_may_name_its_part_by_an_alias() -> None:
+    """``h100`` is the SXM part, as on the command line."""
+    for alias in ("h100", "H100 SXM", "NVIDIA H100 80GB HBM3"):
+        named = CALIBRATION.model_copy(update={"gpu": alias})
+        assert predict(calibration=named) == predict(calibration=CALIBRATION)
+    with pytest.raises(InputError, match="is for h100-sxm, but the GPU is a100-80gb-sxm; use --gpu h100-sxm"):
+        predict(gpu="a100", calibration=CALIBRATION.model_copy(update={"gpu": "h100"}))
+    with pytest.raises(InputError, match="is not for h100-sxm: unknown GPU 'h10O'; did you mean h100"):
+        predict(calibration=CALIBRATION.model_copy(update={"gpu": "h10O"}))
+
+
+def test_a_calibration_of_another_engine_is_said() -> None:
+    sglang = shipped_calibration("h100-sxm", "sglang")
+    assert sglang is not None
+    said = f"calibration {sglang.name}: fitted to sglang, not to vllm; so is this answer"
+    assert said in predict(calibration=sglang).notes
+    for found in (predict(engine="sglang"), predict(engine="sglang", calibration=sglang), predict()):
+        assert not any("so is this answer" in note for note in found.notes)

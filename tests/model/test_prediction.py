@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from costmodel.documents import Prediction
 from costmodel.errors import InputError
-from costmodel.hardware.shipped import ENGINES, shipped_calibration
+from costmodel.hardware.shipped import ENGINES, shipped_calibration, shipped_calibrations
 from costmodel.prediction import predict
 from tests.model.samples import CALIBRATION
 from tests.strategies import PRESETS, examples
@@ -281,6 +281,18 @@ def test_a_pipeline_names_its_stages() -> None:
         < measured.best.decode_step_s / 2
     )
     assert any("datasheet rates: pipeline" in text for text in measured.warnings)
+
+
+@pytest.mark.parametrize("pair", [None, *shipped_calibrations()], ids=str)
+@pytest.mark.parametrize("model", ["DeepSeek-V2-Lite", "DeepSeek-R1", "Kimi-K2-Instruct", "GLM-4.5-Air", "GLM-4.5"])
+def test_a_stage_may_lack_a_kind_of_layer(model: str, pair: tuple[str, str] | None) -> None:
+    """The first layers are dense, and all others are mixtures of experts."""
+    gpu, engine = pair or ("h200", "vllm")
+    for stages in range(2, 9):
+        found = predict(model=model, gpu=gpu, engine=engine, tp=4, pp=stages, calibration=None if pair else "none")
+        assert found.pipeline is not None
+        assert len(found.pipeline.layers) == stages
+        assert 0 < found.pipeline.slowest_stage_decode_s < found.best.decode_step_s
 
 
 def test_prompts_beyond_the_models_limit_are_said() -> None:

@@ -20,7 +20,7 @@ HOMES = {
 """Library → the packages that may import it, at whatever depth."""
 
 DEFERRED = {
-    "numpy": ("costmodel.symbolic", "costmodel.cli.figures", "costmodel.validation"),
+    "numpy": ("costmodel.symbolic", "costmodel.cli.figures", "costmodel.simulation.quantiles", "costmodel.validation"),
     "matplotlib": ("costmodel.cli.figures",),
     "mpl_toolkits": ("costmodel.cli.figures",),
     "pandas": (),

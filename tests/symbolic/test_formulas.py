@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +17,10 @@ from costmodel.deployment import deploy
 from costmodel.equations.step import step_times
 from costmodel.equations.work import Decodes, make_work
 from costmodel.errors import InputError
+from costmodel.hardware.shipped import shipped_calibration, shipped_calibrations
 from costmodel.prediction import predict
 from costmodel.symbolic.export import to_python
-from costmodel.symbolic.formulas import FORMULA_NAMES, formula
+from costmodel.symbolic.formulas import FORMULA_NAMES, formula, symbolic_rates
 from costmodel.symbolic.nomenclature import symbol
 from costmodel.symbolic.sensitivity import elasticities
 from tests.strategies import calibration_of, deployment_of, examples
@@ -115,3 +117,18 @@ def test_the_count_that_was_asked_for_is_the_p_of_a_mixture() -> None:
     assert asked.values[symbol("P")] == 47e9
     assert asked.values[symbol("b")] == pytest.approx(own.values[symbol("b")])
     assert asked.evaluate() / own.evaluate() == pytest.approx(47e9 / own.values[symbol("P")])
+
+
+@pytest.mark.parametrize("pair", shipped_calibrations(), ids="-".join)
+def test_every_symbol_of_a_shipped_calibration_is_an_identifier(pair: tuple[str, str]) -> None:
+    """Exports take them as arguments, in Python and JavaScript."""
+    calibration = shipped_calibration(*pair)
+    assert calibration is not None
+    rates, values = symbolic_rates(calibration)
+    for key, operator in calibration.operators.items():
+        for name in operator.parameters:
+            made = rates.number(key, name)
+            assert made not in values or (str(made).isidentifier() and str(made).isascii()), (key, name)
+    assert len(values) > 5
+    assert len({str(item) for item in values}) == len(values)
+    assert not any(keyword.iskeyword(str(item)) for item in values)

@@ -109,6 +109,28 @@ def test_slopes_are_exact(loops: Loops, name: tuple[str, str]) -> None:
         assert np.max(apart) < 1e-5
 
 
+CROWDED = TRUTH | {("overhead.graph", "per_sequence_s"): 4e-4}
+"""With 400 µs per sequence a mixed step takes the graph overheads from a few tens of them on, else the eager ones."""
+
+
+@pytest.mark.parametrize("name", STEP_OVERHEADS, ids=".".join)
+def test_slopes_are_those_of_the_larger_overhead(loops: Loops, name: tuple[str, str]) -> None:
+    predictor = Predictor(loops)
+    loop = predictor.predict(CROWDED)
+    slopes = predictor.slopes(CROWDED, loop, [name])
+    step = 1e-5 * CROWDED[name]
+    above, below = (predictor.predict(CROWDED | {name: CROWDED[name] + sign * step}) for sign in (1, -1))
+    for found, high, low, value in zip(
+        slopes, (above.ttft, above.tpot), (below.ttft, below.tpot), (loop.ttft, loop.tpot), strict=True
+    ):
+        apart = np.abs(found[:, 0] - (high - low) / (2 * step)) * CROWDED[name] / value
+        assert np.median(apart) < 1e-6
+        assert np.max(apart) < 1e-4
+    if name[0] == "overhead.eager":  # rows of few clients feel it, rows of many do not
+        by_tpot = slopes[1][:, 0]
+        assert 0.1 < np.mean(by_tpot > 1e-9) < 0.9
+
+
 def test_overheads_slow_down_and_hidden_launches_speed_up(loops: Loops) -> None:
     nothing = Predictor(loops).predict({})
     for name in (*STEP_OVERHEADS, *REQUEST_OVERHEADS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,18 @@ import numpy as np
 import pytest
 
 from costmodel.errors import InputError
-from costmodel.validation.datasets.rtx4090 import Rtx4090, rtx4090
+from costmodel.validation.datasets.rtx4090 import FILES, Rtx4090, rtx4090
+
+ATTENTION = "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n"
+REQUEST = {
+    "input_toks": 1, "output_toks": 3, "arrival_time": 10, "queued_ts": 1, "scheduled_ts": 2, "first_token_ts": 3,
+    "last_token_ts": 7.0,
+}  # fmt: skip
+
+
+def request(**changed: float | None) -> str:
+    """Return a line of requests.jsonl."""
+    return json.dumps(REQUEST | changed) + "\n"
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +73,9 @@ def test_requests(data: Rtx4090) -> None:
 
 def test_integer_times_are_read(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)
-    line = {"input_toks": 1, "output_toks": 3, "arrival_time": 10, "queued_ts": 1, "scheduled_ts": 2}
     file = copy / "requests.jsonl"
     file.chmod(0o600)
-    file.write_text(json.dumps({**line, "first_token_ts": 3, "last_token_ts": 7.0}) + "\n", encoding="utf-8")
+    file.write_text(request(), encoding="utf-8")
     requests = rtx4090(copy).requests
     assert (requests.ttft.tolist(), requests.tpot.tolist(), requests.arrival.tolist()) == ([2.0], [2.0], [1.0])
 
@@ -81,11 +92,46 @@ def test_where_to_get_it() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("dense.csv", None, "cannot be read"),
-        ("dense.csv", "layer,tokens\na,1\n", "missing column or not a number: 'time_us'"),
-        ("attention.csv", "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n1,2,3,4,x\n", "not a number"),
-        ("requests.jsonl", "{", "not JSON lines"),
-        ("meta.json", "{}", "missing or malformed"),
+        ("dense.csv", None, "dense.csv: no such file"),
+        ("dense.csv", "", "dense.csv: no column 'layer'; it is empty"),
+        ("dense.csv", "layer,tokens\na,1\n", "no column 'time_us'; its columns are 'layer, tokens'"),
+        ("dense.csv", "layer,tokens,time_us\n", "no rows below"),
+        ("dense.csv", "layer,tokens,time_us\na,1,2\n", "no layer 'qkv_proj'; it has a"),
+        ("dense.csv", "layer,tokens,time_us\na\x00,1\n", "line 2: time_us is missing"),
+        *(
+            ("dense.csv", f"layer,tokens,time_us\na,1,1\na,{size},1\n", f"line 3: tokens must be .* not {shown!r}")
+            for size, shown in (
+                ("0", "0"),
+                ("-5", "-5"),
+                ("nan", "nan"),
+                ("inf", "inf"),
+                ("1e300", "1e300"),
+                ("1.5", "1.5"),
+            )
+        ),
+        ("per_sequence.csv", "layer,sequences,time_us\nlm_head,nan,1\n", "line 2: sequences must be a finite number"),
+        *(
+            ("attention.csv", f"{ATTENTION}1,2,3,4,{time}\n", f"attention.csv, line 2: time_us must be .* not '{time}'")
+            for time in ("x", "nan", "inf", "0", "-1", "1e300")
+        ),
+        ("attention.csv", ATTENTION, "no rows below"),
+        ("attention.csv", f"{ATTENTION}0,9,0,9,1\n", "line 2: neither prefill_chunk nor n_decode is above 0"),
+        ("requests.jsonl", "", "requests.jsonl: no requests in its 0 lines"),
+        ("requests.jsonl", "{", "requests.jsonl, line 1: not JSON"),
+        ("requests.jsonl", "\n[1]", "line 2: a JSON list, not an object"),
+        ("requests.jsonl", request(output_toks=0), "line 1: output_toks must be a whole number from 1"),
+        ("requests.jsonl", request(output_toks=-5), "line 1: output_toks must be a whole number from 1"),
+        ("requests.jsonl", request(input_toks=None), "line 1: input_toks is missing"),
+        ("requests.jsonl", request(queued_ts=float("nan")), "line 1: queued_ts must be a finite number, not nan"),
+        ("requests.jsonl", request(arrival_time=1e300), "line 1: arrival_time must be at most"),
+        ("requests.jsonl", request(last_token_ts=0), "line 1: .* are not in this order"),
+        ("meta.json", "{}", "meta.json: model is missing"),
+        ("meta.json", "{", "meta.json: not JSON"),
+        (
+            "meta.json",
+            '{"model": "m", "vllm_version": "1", "kv_cache": {"num_gpu_blocks": 1e999}}',
+            "num_gpu_blocks must be a whole",
+        ),
     ],
 )
 def test_broken_files_are_one_line(folder: Path, tmp_path: Path, name: str, text: str | None, message: str) -> None:
@@ -95,7 +141,36 @@ def test_broken_files_are_one_line(folder: Path, tmp_path: Path, name: str, text
         (copy / name).write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=message) as caught:
         rtx4090(copy)
-    assert "\n" not in str(caught.value)
+    said = str(caught.value)
+    assert "\n" not in said
+    assert said.count("RTX 4090 measurements") == 1
+    assert name in said
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "binary"])
+def test_what_is_no_text_file_is_said_once(folder: Path, tmp_path: Path, kind: str) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)
+    for name in FILES:
+        (copy / name).rename(copy / "kept")
+        if kind == "folder":
+            (copy / name).mkdir()
+        elif kind == "pipe":
+            os.mkfifo(copy / name)
+        else:
+            (copy / name).write_bytes(b"\xff\xfe\x00")
+        with pytest.raises(InputError, match=f"{name}: (is|cannot)") as caught:
+            rtx4090(copy)
+        assert str(caught.value).count("RTX 4090 measurements") == 1
+        (copy / name).rmdir() if kind == "folder" else (copy / name).unlink()
+        (copy / "kept").rename(copy / name)
+
+
+def test_a_home_folder_is_found(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert len(rtx4090("~/copy").requests) == 300
+    with pytest.raises(InputError, match="no such folder"):
+        rtx4090("~nosuchuser/x")
 
 
 def test_unknown_layer(data: Rtx4090) -> None:

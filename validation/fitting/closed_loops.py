@@ -1,7 +1,8 @@
 """Measured closed loops as arrays: what each row's steps take by the kernels, and how they respond to every overhead of the engine.
 
-A step's time is linear in the engine's overheads, so one evaluation of the step equations per overhead gives its exact derivative. Steps
-are evaluated at a few numbers of running requests per row and interpolated between them, which is what makes a fit take seconds.
+A step's time is linear in the engine's overheads, but that a step with prefill takes the larger of the eager and the graph ones; so one
+evaluation of the step equations per overhead gives its exact derivative. Steps are evaluated at a few numbers of running requests per row
+and interpolated between them, which is what makes a fit take seconds.
 """
 
 from __future__ import annotations
@@ -54,7 +55,14 @@ REQUEST_OVERHEADS: dict[tuple[str, str], float] = {("request", "per_request_s"):
 BURST_SHARE = ("protocol", "burst_share")
 """θ of the runs that do not say how many prompts they sent; ½ if every client sends one prompt. It is no part of an engine."""
 
-OVERHEADS = STEP_OVERHEADS | REQUEST_OVERHEADS | {BURST_SHARE: 0.5}
+ARRIVAL_OVERHEADS: dict[tuple[str, str], float] = {
+    ("arrival", "per_request_s"): 60.0,
+    ("arrival", "per_prompt_token_s"): 1e-2,
+    ("arrival", "steps"): 100.0,
+}
+"""What simulations take for the way of a request to the engine (``simulated_loops``), and upper bounds."""
+
+OVERHEADS = STEP_OVERHEADS | REQUEST_OVERHEADS | ARRIVAL_OVERHEADS | {BURST_SHARE: 0.5}
 
 FORM_OF = {
     "launches": "overlap",
@@ -62,7 +70,13 @@ FORM_OF = {
     "overhead.graph": "overhead",
     "overhead.eager": "overhead",
     "request": "request",
+    "arrival": "arrival",
 }
+
+OF_GRAPH, OF_EAGER = (
+    np.array([operator == kind for operator, _ in STEP_OVERHEADS]) for kind in ("overhead.graph", "overhead.eager")
+)
+"""Which of :data:`STEP_OVERHEADS` are whose; a step with prefill has the larger sum."""
 
 GRID = np.linspace(0.1, 1.0, 7)
 """Running requests at which steps are evaluated, as shares of the clients."""
@@ -77,8 +91,9 @@ class Loops:
         clients: by which the equations are solved.
         decode, mixed: seconds at datasheet-free overheads, shape (n, grid): the kernels alone.
         burst: seconds of a step of the first burst, shape (n,).
-        decode_slopes, mixed_slopes: ∂/∂overhead, shape (overheads, n, grid), in the order of :data:`STEP_OVERHEADS`.
-        burst_slopes: shape (overheads, n).
+        decode_slopes, mixed_slopes: seconds per unit of each overhead, shape (overheads, n, grid), in the order of
+            :data:`STEP_OVERHEADS`; of ``mixed_slopes`` only the eager or only the graph ones are in a step.
+        burst_slopes: the same, shape (overheads, n).
     """
 
     rows: tuple[EndToEndRow, ...]
@@ -275,16 +290,18 @@ class Predictor:
         closing = 1 - partial["running", "ttft"] * ttft_x - partial["running", "tpot"] * tpot_x
         ttft_slopes, tpot_slopes = np.empty((size, len(names))), np.empty((size, len(names)))
         order = list(STEP_OVERHEADS)
+        values = _values(overheads)
+        in_mixed, in_burst = (_counted(values, each) for each in (self.loops.mixed_slopes, self.loops.burst_slopes))
         for column, name in enumerate(names):
             if name in STEP_OVERHEADS:
                 index = order.index(name)
                 d_t = self._between(self.loops.decode_slopes[index], running)[0]
-                m_t = self._between(self.loops.mixed_slopes[index], running)[0]
+                m_t = self._between(in_mixed[index] * self.loops.mixed_slopes[index], running)[0]
                 tpot_t = partial["tpot", "decode"] * d_t + partial["tpot", "mixed"] * m_t
                 ttft_t = (
                     partial["ttft", "decode"] * d_t
                     + partial["ttft", "mixed"] * m_t
-                    + partial["ttft", "burst"] * self.loops.burst_slopes[index]
+                    + partial["ttft", "burst"] * in_burst[index] * self.loops.burst_slopes[index]
                     + partial["ttft", "tpot"] * tpot_t
                 )
             elif name == BURST_SHARE:
@@ -306,12 +323,12 @@ class Predictor:
         return replace(self.loops.clients, burst_share=share)
 
     def _tables(self, overheads: Mapping[tuple[str, str], float]) -> tuple[Array, Array, Array]:
-        decode, mixed, burst = self.loops.decode.copy(), self.loops.mixed.copy(), self.loops.burst.copy()
-        for index, name in enumerate(STEP_OVERHEADS):
-            if value := overheads.get(name, 0.0):
-                decode += value * self.loops.decode_slopes[index]
-                mixed += value * self.loops.mixed_slopes[index]
-                burst += value * self.loops.burst_slopes[index]
+        loops, values = self.loops, _values(overheads)
+        decode = loops.decode + np.tensordot(values, loops.decode_slopes, 1)
+        mixed, burst = (
+            kernels + np.tensordot(values, _counted(values, slopes) * slopes, 1)
+            for kernels, slopes in ((loops.mixed, loops.mixed_slopes), (loops.burst, loops.burst_slopes))
+        )
         return decode, mixed, burst
 
     def _between(self, table: Array, running: Array) -> tuple[Array, Array]:
@@ -323,6 +340,19 @@ class Predictor:
         rows = np.arange(len(table))
         step = table[rows, left + 1] - table[rows, left]
         return table[rows, left] + (place - left) * step, step / width
+
+
+def _values(overheads: Mapping[tuple[str, str], float]) -> Array:
+    """Return the overheads of steps in the order of :data:`STEP_OVERHEADS`, 0 where not given."""
+    return np.array([overheads.get(name, 0.0) for name in STEP_OVERHEADS])
+
+
+def _counted(values: Array, slopes: Array) -> Array:
+    """Return 1 for overheads that are in a step with prefill, 0 for those of the smaller sum; of the same shape as ``slopes``."""
+    graph, eager = (np.tensordot(values[of], slopes[of], 1) for of in (OF_GRAPH, OF_EAGER))
+    counted = np.ones(slopes.shape)
+    counted[OF_GRAPH], counted[OF_EAGER] = graph > eager, graph <= eager
+    return counted
 
 
 @cache

@@ -220,7 +220,7 @@ def _rates(operator: str, form: str, free: tuple[str, ...]) -> CalibratedRates:
             "schema": "costmodel.calibration/1",
             "name": "being fitted",
             "gpu": "any",
-            "engine": "any",
+            "engine": "vllm",
             "provenance": PLACEHOLDER,
             "operators": {operator: {"form": form, "parameters": values}},
         }

@@ -7,6 +7,7 @@ one kernel whether sequences decode beside the chunk or not, and attention of pu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,8 +18,9 @@ from costmodel.building import build_parameters
 from costmodel.deployment import Deployment, deploy
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
-from costmodel.hardware.errors import unknown_name
-from costmodel.validation.datasets.rtx4090 import GPU, LayerTable, MixedTable, Rtx4090, RunSettings
+from costmodel.hardware.errors import InputError, unknown_name
+from costmodel.hardware.reading import shown_path
+from costmodel.validation.datasets.rtx4090 import GPU, WHAT, LayerTable, MixedTable, Rtx4090, RunSettings
 from costmodel.validation.datasets.rules import FLOOR, Rule, apply_rules
 from costmodel.validation.datasets.tables import Column, Mask
 from costmodel.validation.fitting.calibrate import layer_calibration
@@ -58,6 +60,7 @@ SERVED_TOKENS: Final = 128
 class _Rows:
     """Rows of one operator: the model's inputs by name, what was measured, and which of them go into the fit."""
 
+    file: str
     model: KernelModel
     data: dict[str, Array]
     seconds: Array
@@ -90,7 +93,8 @@ def fit_rtx4090(
         fits.append(fit)
         yield fit, parts
     kernels = build_parameters(deployment, CalibratedRates(layer_calibration(fits, {}, "being fitted")))
-    overhead = fit_decode_overhead(data.requests, kernels, version)
+    with _naming(data, "requests.jsonl"):
+        overhead = fit_decode_overhead(data.requests, kernels, version)
     whole = build_parameters(deployment, CalibratedRates(layer_calibration([*fits, overhead], {}, "being fitted")))
     yield overhead, _whole_steps(data, whole)
 
@@ -122,7 +126,18 @@ def fit_layers(
         (_attention(data, deployment, skipped, mixed=True), _mixed_checks),
         (_attention(data, deployment, skipped, mixed=False), _no_checks),
     ):
-        yield _fit(rows, checks, seed, version)
+        with _naming(data, rows.file):
+            found = _fit(rows, checks, seed, version)
+        yield found
+
+
+@contextmanager
+def _naming(data: Rtx4090, file: str) -> Iterator[None]:
+    """Let errors of a fit name the file whose rows it was."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{WHAT} {shown_path(data.folder / file)}: {error}") from None
 
 
 def attention_rules(settings: RunSettings, deployment: Deployment | None = None) -> tuple[Rule[MixedTable], ...]:
@@ -161,8 +176,14 @@ def _fit(
     rows: _Rows, checks: Callable[[_Rows, Array, Mask], dict[str, Errors]], seed: int, version: str
 ) -> tuple[OperatorFit, dict[str, Errors]]:
     evaluator = Evaluator(rows.model)
+    kept, size = rows.kept, len(rows.seconds)
+    if size == 0:
+        raise InputError(f"no rows for {rows.model.operator}")
     test = held_out([rows.data[name] for name in rows.groups], seed)
-    kept = rows.kept
+    if not np.any(kept & test):
+        raise InputError(
+            f"the rules keep {np.count_nonzero(kept)} of {size} rows for {rows.model.operator}, too few to hold some out"
+        )
     trained = fit_kernel(evaluator, _select(rows.data, kept & ~test), rows.seconds[kept & ~test])
     predicted = evaluator.seconds(trained.values, rows.data)
     final = fit_kernel(evaluator, _select(rows.data, kept), rows.seconds[kept])
@@ -210,23 +231,29 @@ def _matrices(table: LayerTable, deployment: Deployment) -> _Rows:
         "outputs": np.concatenate([np.full(len(layer), float(shape[1])) for layer, shape in layers]),
     }
     seconds = np.concatenate([layer.seconds for layer, _ in layers])
-    return _dense(deployment, "gemm.bf16", "gemm_tiles", GEMM_TILES, data, seconds)
+    return _dense("dense.csv", deployment, "gemm.bf16", "gemm_tiles", GEMM_TILES, data, seconds)
 
 
 def _lm_head(table: LayerTable, deployment: Deployment) -> _Rows:
     layer, architecture = table.layer("lm_head"), deployment.architecture
     shape = {"inputs": float(architecture.hidden), "outputs": float(architecture.vocabulary / deployment.tp)}
     data = {"tokens": layer.size, **{name: np.full(len(layer), size) for name, size in shape.items()}}
-    return _dense(deployment, "lm_head.bf16", "smooth_roofline", LM_HEAD, data, layer.seconds)
+    return _dense("per_sequence.csv", deployment, "lm_head.bf16", "smooth_roofline", LM_HEAD, data, layer.seconds)
 
 
 def _dense(
-    deployment: Deployment, operator: str, form: str, free: tuple[str, ...], data: dict[str, Array], seconds: Array
+    file: str,
+    deployment: Deployment,
+    operator: str,
+    form: str,
+    free: tuple[str, ...],
+    data: dict[str, Array],
+    seconds: Array,
 ) -> _Rows:
     part = deployment.profile
     model = gemm_model(operator, form, free, part.peak_flops["bf16"].value, part.memory_bandwidth.value, 2.0)
     tokens = data["tokens"]
-    return _Rows(model, data, seconds, np.ones(len(seconds), bool), {}, ("tokens",), {"tokens": tokens}, tokens)
+    return _Rows(file, model, data, seconds, np.ones(len(seconds), bool), {}, ("tokens",), {"tokens": tokens}, tokens)
 
 
 def _elementwise(table: LayerTable, deployment: Deployment) -> _Rows:
@@ -238,7 +265,7 @@ def _elementwise(table: LayerTable, deployment: Deployment) -> _Rows:
         seconds += calls * np.array([order[size] for size in tokens.tolist()])
     model = elementwise_model(ELEMENTWISE, deployment.profile.memory_bandwidth.value, deployment.architecture.hidden)
     every = np.ones(len(tokens), bool)
-    return _Rows(model, {"tokens": tokens}, seconds, every, {}, ("tokens",), {"tokens": tokens}, tokens)
+    return _Rows("dense.csv", model, {"tokens": tokens}, seconds, every, {}, ("tokens",), {"tokens": tokens}, tokens)
 
 
 def _attention(data: Rtx4090, deployment: Deployment, off: tuple[str, ...], *, mixed: bool) -> _Rows:
@@ -260,7 +287,16 @@ def _attention(data: Rtx4090, deployment: Deployment, off: tuple[str, ...], *, m
             columns[name] = np.full(len(table), float(value))
         size = table.decodes * (table.context + 1)
         return _Rows(
-            model, columns, table.seconds, kept, excluded, ("batch", "read"), {"kv_tokens": read}, size, served
+            "attention.csv",
+            model,
+            columns,
+            table.seconds,
+            kept,
+            excluded,
+            ("batch", "read"),
+            {"kv_tokens": read},
+            size,
+            served,
         )
     units = part.compute_units.value if part.compute_units else 1.0
     model = mixed_model("prefill_attention.bf16", MIXED, peak, bandwidth, units, 2.0, heads)
@@ -269,7 +305,7 @@ def _attention(data: Rtx4090, deployment: Deployment, off: tuple[str, ...], *, m
     }  # fmt: skip
     covered = {"kv_tokens": np.concatenate([prefilled, read[read > 0]])}
     size, groups = table.cached + table.chunk, ("tokens", "cached", "decodes")
-    return _Rows(model, columns, table.seconds, kept, excluded, groups, covered, size, served)
+    return _Rows("attention.csv", model, columns, table.seconds, kept, excluded, groups, covered, size, served)
 
 
 def _no_checks(_rows: _Rows, _predicted: Array, _test: Mask) -> dict[str, Errors]:
@@ -291,7 +327,8 @@ def _mixed_checks(rows: _Rows, predicted: Array, test: Mask) -> dict[str, Errors
         "attention of mixed steps": rows.kept & (decodes > 0),
         "attention of mixed steps, all rows": decodes > 0,
     }
-    return {name: errors_of(predicted[mask & test], rows.seconds[mask & test]) for name, mask in parts.items()}
+    asked = {name: mask & test for name, mask in parts.items() if np.any(mask & test)}
+    return {name: errors_of(predicted[chosen], rows.seconds[chosen]) for name, chosen in asked.items()}
 
 
 def _whole_steps(data: Rtx4090, parameters: Parameters) -> dict[str, Errors]:

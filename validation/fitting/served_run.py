@@ -16,6 +16,7 @@ import sympy
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.step import step_times
 from costmodel.equations.work import Decodes, make_work
+from costmodel.hardware.errors import InputError
 from costmodel.validation.datasets.rtx4090 import RequestTable
 from costmodel.validation.fitting.holdout import errors_of
 from costmodel.validation.fitting.kernels import OperatorFit
@@ -24,6 +25,8 @@ from costmodel.validation.fitting.models import KernelModel
 
 FEWEST_STEPS: Final = 16
 """Pairs of requests that end closer together are left out: one step more or less would matter."""
+FEWEST_STRETCHES: Final = 3
+"""Each is left out in turn, and more than one must be left to fit one number."""
 INSTANTS: Final = 16
 """At so many times between the two ends the kernels of a step are predicted."""
 SLOW: Final = 1.1
@@ -57,10 +60,12 @@ def stretches(requests: RequestTable) -> tuple[list[Stretch], dict[str, int]]:
     A preempted request gets no tokens while it waits. In a server that empties, one that took a tenth longer per token than the run's
     median was preempted, and pairs with such a request are left out.
     """
-    last_prefill, usual = requests.first_token.max(), SLOW * float(np.median(requests.tpot))
+    several = requests.output_tokens > 1
+    last_prefill = requests.first_token.max()
+    usual = SLOW * float(np.median(requests.tpot[several])) if np.any(several) else 0.0
     found, excluded = [], {PREEMPTED: 0, CLOSE: 0}
     for together in np.unique(requests.first_token):
-        same = np.flatnonzero((requests.first_token == together) & (requests.last_token > last_prefill))
+        same = np.flatnonzero((requests.first_token == together) & (requests.last_token > last_prefill) & several)
         ordered = same[np.argsort(requests.last_token[same])].tolist()
         for first, second in pairwise(ordered):
             steps = float(requests.output_tokens[second] - requests.output_tokens[first])
@@ -91,8 +96,16 @@ def fit_decode_overhead(requests: RequestTable, parameters: Parameters, version:
         requests: of the run.
         parameters: of the model on this part with calibrated kernels and no overheads.
         version: of the engine.
+
+    Raises:
+        InputError: the run has fewer than three stretches of decode steps.
     """
     found, excluded = stretches(requests)
+    if len(found) < FEWEST_STRETCHES:
+        raise InputError(
+            f"{len(requests)} requests have {len(found)} stretches of decode steps after the last prompt; the overhead of a decode "
+            f"step needs {FEWEST_STRETCHES} (pairs of requests with the same first_token_ts, {FEWEST_STEPS} or more tokens apart)"
+        )
     kernels, overhead = sympy.Symbol("kernels", positive=True), sympy.Symbol("per_step_s", positive=True)
     model = KernelModel("overhead.graph", "overhead", kernels + overhead, kernels, ("per_step_s",), ("kernels",))
     evaluator = Evaluator(model)

@@ -22,6 +22,7 @@ from costmodel.validation.fitting.engines import (
 )
 from costmodel.validation.fitting.holdout import Errors, errors_of
 from costmodel.validation.fitting.kernels import OperatorFit, fit_kernels
+from costmodel.validation.fitting.simulated_loops import RowSimulator, fit_arrivals, with_arrival
 
 FEWEST_ROWS = 40
 """A part's own end-to-end rows give its residuals where there are so many with the engine; else all of the engine's do."""
@@ -71,7 +72,10 @@ def fit_all_engines(calibration_of: Callable[[str, str], Calibration], off: Iter
             known[pair] = calibration_of(*pair)
     loops = tabulate(kept.rows, lambda row: known[row.gpu, row.engine])
     held_out = held_out_loops(loops, random_folds(loops))
-    return Engines(loops, fit_engines(loops), held_out.ttft, held_out.tpot)
+    fits = fit_engines(loops)
+    arrivals = fit_arrivals(loops.rows, fits, RowSimulator(lambda row: known[row.gpu, row.engine]))
+    fits = {engine: with_arrival(fit, arrivals[engine]) for engine, fit in fits.items()}
+    return Engines(loops, fits, held_out.ttft, held_out.tpot)
 
 
 def kernels_of(gpu: str, engine: str) -> Calibration:

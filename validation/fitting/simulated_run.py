@@ -9,7 +9,6 @@ import numpy as np
 
 from costmodel.building import build_parameters
 from costmodel.calibrations import choose_calibration
-from costmodel.certainty import request_overheads
 from costmodel.deployment import Deployment, deploy
 from costmodel.equations.parameters import Overheads, Parameters
 from costmodel.equations.rates import CalibratedRates
@@ -33,7 +32,6 @@ class RunServer:
         deployment: the same, resolved.
         parameters: of its steps.
         calibration: whose; None at datasheet rates.
-        delay: of a request before the engine has it [s].
         notes: what has to be said.
     """
 
@@ -41,7 +39,6 @@ class RunServer:
     deployment: Deployment
     parameters: Parameters
     calibration: Calibration | None
-    delay: float
     notes: tuple[str, ...]
 
     @property
@@ -126,11 +123,13 @@ def server_of(served: Served, calibration: str | Path | Calibration | None = Non
         left_out = [name for name in rates.missing if not name.startswith("overhead")]
         notes += [f"not in the calibration, at datasheet rates or left out: {', '.join(left_out)}"] if left_out else []
         notes += rates.borrowed
-    return RunServer(served, deployment, parameters, chosen, request_overheads(chosen)[0], tuple(notes))
+    return RunServer(served, deployment, parameters, chosen, tuple(notes))
 
 
 def simulate_run(requests: RequestTable, server: RunServer, overhead: float = 0.0) -> SimulatedRun:
     """Simulate the requests of a run; each answer ends where it did.
+
+    Arrivals are on the engine's clock by the request that it had soonest, so nothing lies between a request and the engine.
 
     Args:
         requests: in any order.
@@ -147,9 +146,7 @@ def simulate_run(requests: RequestTable, server: RunServer, overhead: float = 0.
         for index in order
     ]
     settings = server.served.settings
-    engine = engine_for(settings)(
-        settings, StepClock(server.with_overhead(overhead)), Listed(sent), tally, delay=server.delay
-    )
+    engine = engine_for(settings)(settings, StepClock(server.with_overhead(overhead)), Listed(sent), tally)
     engine.run()
     if tally.refused:
         raise InputError("the engine would refuse requests of this run: " + "; ".join(tally.refused))

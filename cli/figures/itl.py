@@ -1,0 +1,154 @@
+"""Figure: the gap before every token against the time at which it came, in one panel for each run, on one scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+
+from costmodel.cli.figures import style
+from costmodel.hardware.errors import InputError
+
+MOST_PANELS: Final = 4
+MOST_POINTS: Final = 4000
+"""Gaps near the median of which more are not drawn: they lie on one another."""
+HIGH: Final = 1.5
+"""A gap of more than so many medians is drawn whatever the number, with a stem."""
+_DOTTED: Final = (0, (2, 3))
+_DASHED: Final = (0, (7, 4))
+_LOG_FROM: Final = 60.0
+"""A longest gap of more than so many medians needs a logarithmic axis."""
+
+
+class Panel(NamedTuple):
+    """One run."""
+
+    name: str
+    ends: Any
+    """When each token came [s], an array."""
+    gaps: Any
+    """The gap before it [s], an array of the same length."""
+    injections: Sequence[float] = ()
+    """When prompts were sent [s]."""
+    ttft: float | None = None
+    """Median TTFT of the prompts [s]; None to leave it out."""
+    height: float | None = None
+    """What the equations say of the spike [s]; None for no line."""
+
+
+def draw_itl(panels: Sequence[Panel], duration: float, title: str, foot: str) -> Figure:
+    """Draw every gap against time.
+
+    Args:
+        panels: runs, from left to right.
+        duration: of each run, the length of the axis [s].
+        title: the finding.
+        foot: what the figure is about.
+
+    Raises:
+        InputError: too many panels, or no gap in any.
+    """
+    if not 1 <= len(panels) <= MOST_PANELS:
+        raise InputError(
+            f"the figure of gaps has up to {MOST_PANELS} panels, not {len(panels)}; give fewer values of --chunk"
+        )
+    shown = [panel for panel in panels if len(panel.gaps)]
+    if not shown:
+        raise InputError("no token came after another: there is no gap to draw")
+    tallest = max(float(np.max(panel.gaps)) for panel in shown)
+    tallest = max([tallest, *(panel.height for panel in panels if panel.height)])
+    lowest = min(float(np.min(panel.gaps)) for panel in shown)
+    unit, name = style.time_unit(tallest)
+    with style.styled():
+        figure = style.new_figure()
+        style.add_frame(figure, title, foot)
+        _add_legend(figure, panels)
+        row = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        logarithmic = tallest > _LOG_FROM * lowest
+        _scale(row[0], lowest / unit, tallest / unit, logarithmic)
+        for axes, panel in zip(row, panels, strict=True):
+            _draw(axes, panel, unit, duration, len(panels) > 2)
+        row[0].set_ylabel(f"gap between two tokens of a stream ({name})")
+        engine = figure.get_layout_engine()
+        if isinstance(engine, ConstrainedLayoutEngine):
+            engine.set(wspace=0.06)  # the last tick of a panel stays clear of the first of the next
+        style.settle(figure)
+    return figure
+
+
+def _scale(axes: Axes, lowest: float, tallest: float, logarithmic: bool) -> None:
+    if logarithmic:
+        axes.set_yscale("log")
+        span = max(tallest / lowest, 2.0)
+        axes.set_ylim(lowest / span**0.12, tallest * span**0.2)
+        ticks = style.decades(*axes.get_ylim())
+        axes.yaxis.set_ticks(ticks, [style.plain(tick) for tick in ticks])
+        axes.yaxis.set_ticks([], minor=True)
+        return
+    axes.set_ylim(0, 1.08 * tallest)
+    step = style.nice_step(tallest / 5)
+    ticks = style.multiples(step, 0, tallest)
+    axes.set_yticks(ticks, [style.plain(tick, step) for tick in ticks])
+
+
+def _draw(axes: Axes, panel: Panel, unit: float, duration: float, narrow: bool) -> None:
+    """Draw the gaps of a run: points, and stems where they are high."""
+    ends, gaps = np.asarray(panel.ends), np.asarray(panel.gaps) / unit
+    bottom = axes.get_ylim()[0]
+    usual = float(np.median(gaps)) if len(gaps) else 0.0
+    high = gaps > HIGH * usual
+    floor = np.flatnonzero(~high)
+    floor = floor[:: max(math.ceil(len(floor) / MOST_POINTS), 1)]
+    axes.vlines(ends[high], bottom, gaps[high], color=style.VERMILLION, linewidth=1.1, zorder=2)
+    axes.plot(ends[floor], gaps[floor], ".", color=style.BLUE, markersize=2.5, zorder=3, rasterized=True)
+    axes.plot(ends[high], gaps[high], "o", color=style.VERMILLION, markersize=4.5, zorder=4, markeredgewidth=0)
+    for time in dict.fromkeys(panel.injections):
+        axes.axvline(time, color=style.GREY, linewidth=0.9, linestyle=_DOTTED, zorder=1)
+        axes.plot(
+            time, 0.0, "^", color=style.INK, markersize=9, clip_on=False, zorder=5, transform=axes.get_xaxis_transform()
+        )
+    if panel.height is not None:
+        axes.axhline(panel.height / unit, color=style.INK, linewidth=1.4, linestyle=_DASHED, zorder=3)
+    axes.set_title(_name(panel, narrow), linespacing=1.3)
+    axes.set_xlim(0, duration)
+    axes.set_xlabel("time (s)", labelpad=8)
+    axes.tick_params(axis="x", pad=7)
+    ticks = style.nice_ticks(0, duration, 5)
+    axes.set_xticks(ticks, [style.plain(tick, ticks[1] - ticks[0] if len(ticks) > 1 else None) for tick in ticks])
+    axes.grid(True, axis="y")
+
+
+def _name(panel: Panel, narrow: bool) -> str:
+    """Return a panel's title: what it is, what is usual, and what is not."""
+    remarks = ["no gaps"]
+    if len(panel.gaps):
+        usual, most = float(np.median(panel.gaps)), float(np.max(panel.gaps))
+        remarks = [f"longest gap {style.format_seconds(most)}"]
+        if most <= HIGH * usual:
+            remarks = [f"no gap over {style.format_seconds(most)}"]
+        elif not narrow and panel.ttft is None:
+            remarks.insert(0, f"median {style.format_seconds(usual)}")
+    if panel.ttft is not None:
+        remarks.append(f"TTFT {style.format_seconds(panel.ttft)}")
+    return "\n".join([panel.name, *remarks] if narrow else [panel.name, ", ".join(remarks)])
+
+
+def _add_legend(figure: Figure, panels: Sequence[Panel]) -> None:
+    """Say what point, triangle and dashed line are."""
+    entries: list[tuple[Any, str]] = [
+        (Line2D([], [], color=style.BLUE, linewidth=3), "usual gaps"),
+        (Line2D([], [], color=style.VERMILLION, marker="o", linewidth=1.1), f"gaps over {HIGH:g} × the median"),
+    ]
+    if any(panel.injections for panel in panels):
+        entries.append(
+            (Line2D([], [], color=style.GREY, linestyle=_DOTTED, marker="^", markerfacecolor=style.INK), "prompt sent")
+        )
+    if any(panel.height is not None for panel in panels):
+        entries.append((Line2D([], [], color=style.INK, linestyle=_DASHED, linewidth=1.4), "height by the equations"))
+    style.add_legend(figure, [handle for handle, _ in entries], [name for _, name in entries], len(entries))

@@ -1,0 +1,99 @@
+"""``--requests-file``: one row per request, as CSV or Parquet."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costmodel.cli.files import check_writable, write_atomically
+from costmodel.hardware.errors import InputError
+
+if TYPE_CHECKING:
+    from costmodel.simulation.tally import Served
+
+COLUMNS = (
+    *(
+        "arrival_s",
+        "prompt_tokens",
+        "output_tokens",
+        "group",
+        "priority",
+        "scheduled_s",
+        "first_token_s",
+        "last_token_s",
+    ),
+    *("ttft_s", "tpot_s", "e2e_s", "queueing_s", "tokens", "done", "preemptions", "cached_tokens", "refused"),
+)
+"""Columns, in their order. Times are those of the simulation [s]; what did not happen is left empty."""
+
+
+def check_table(path: Path, force: bool) -> None:
+    """Refuse a table that cannot or must not be written, before any work is done.
+
+    Raises:
+        InputError: unknown suffix, Parquet without pyarrow, or as in :func:`~costmodel.cli.files.check_writable`.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".parquet"):
+        what = f"unknown suffix {path.suffix!r}" if suffix else "no suffix"
+        raise InputError(f"cannot save a table as {path.name!r}: {what}; use .csv or .parquet")
+    if suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise InputError(f"cannot save {path}: Parquet needs pyarrow (pip install pyarrow); .csv needs nothing")
+    check_writable(path, force)
+
+
+def write_table(path: Path, served: Sequence[Served]) -> None:
+    """Write the requests of a run, in the order of their arrival."""
+    rows = [row(item) for item in served]
+    if path.suffix.lower() == ".csv":
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(["" if value is None else _text(value) for value in values] for values in rows)
+        write_atomically(path, text.getvalue())
+        return
+    import pyarrow
+    import pyarrow.parquet
+
+    kinds = {"group": pyarrow.string(), "refused": pyarrow.string(), "done": pyarrow.bool_()}
+    schema = pyarrow.schema(
+        [(name, kinds.get(name, pyarrow.float64() if name.endswith("_s") else pyarrow.int64())) for name in COLUMNS]
+    )
+    columns: list[Any] = list(zip(*rows, strict=True)) or [()] * len(COLUMNS)
+    table = pyarrow.table(dict(zip(COLUMNS, map(list, columns), strict=True)), schema=schema)
+    stream = io.BytesIO()
+    pyarrow.parquet.write_table(table, stream)
+    write_atomically(path, stream.getvalue())
+
+
+def row(item: Served) -> tuple[float | int | str | bool | None, ...]:
+    """Return one request in the order of :data:`COLUMNS`; None for what did not happen. Latencies count from when it was sent."""
+    request = item.request
+    tpot = (item.last - item.first) / (item.tokens - 1) if item.done and item.tokens > 1 else math.nan
+    end = item.last if item.done else math.nan
+    times = [item.scheduled, item.first, item.last]
+    latencies = [item.first - request.arrival, tpot, end - request.arrival, item.scheduled - request.arrival]
+    return (
+        request.arrival,
+        request.prompt,
+        request.output,
+        request.group,
+        request.priority,
+        *(None if math.isnan(value) else value for value in (*times, *latencies)),
+        item.tokens,
+        item.done,
+        item.preemptions,
+        item.cached,
+        item.refused or None,
+    )
+
+
+def _text(value: float | int | str | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, float) else str(value)

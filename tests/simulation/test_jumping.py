@@ -1,0 +1,206 @@
+"""The engine that jumps gives the token times of the plain one, whatever comes: held together on random workloads."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.simulation.jumping import JumpingEngine, can_jump
+from costmodel.simulation.requests import Request
+from costmodel.simulation.settings import Settings
+from costmodel.simulation.stepping import Engine
+from costmodel.simulation.tally import Tally
+from tests.simulation.pairs import CLOCKS, Workload, clock_of, compare, crowded_workload, random_workload, run
+from tests.strategies import examples
+
+WORKLOADS = 900
+GROUPS = 3
+
+
+def counted(plain: Tally, jumped: Tally) -> Counter[str]:
+    """Return how often what makes it hard has happened."""
+    return Counter(
+        preemptions=plain.preemptions,
+        hits=sum(item.cached > 0 for item in plain.served),
+        resumed=sum(item.preemptions > 0 and item.done for item in plain.served),
+        refused=sum(plain.refused.values()),
+        unfinished=sum(not item.done for item in plain.served),
+        jumped=jumped.steps - jumped.events,
+        steps=plain.steps,
+    )
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_random_workloads(group: int) -> None:
+    happened: Counter[str] = Counter()
+    for seed in range(group, WORKLOADS, GROUPS):
+        happened += counted(*compare(random_workload(seed)))
+    assert happened["preemptions"] > 50 and happened["hits"] > 200 and happened["resumed"] > 20, happened
+    assert happened["refused"] > 100 and happened["unfinished"] > 100, happened
+    assert happened["jumped"] > 0.4 * happened["steps"], happened
+
+
+@pytest.mark.parametrize("group", range(3))
+def test_crowded_workloads(group: int) -> None:
+    """Little memory, many alike: several end at once, and in which order they give back their blocks decides what is found again."""
+    happened: Counter[str] = Counter()
+    for seed in range(group, 150, 3):
+        happened += counted(*compare(crowded_workload(seed)))
+    assert happened["preemptions"] > 500 and happened["hits"] > 500 and happened["resumed"] > 200, happened
+
+
+@pytest.mark.parametrize("seed", [2036, 2084, 3615])
+def test_held_streams_that_give_up_their_blocks_twice_running(seed: int) -> None:
+    plain, _ = compare(random_workload(seed))
+    assert any(item.request.held for item in plain.served) and plain.preemptions
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    """A few requests, small enough to be shrunk to what matters."""
+    block = draw(st.sampled_from([1, 2, 16]))
+    budget = draw(st.integers(1, 40))
+    settings = Settings(
+        token_budget=budget,
+        max_num_seqs=draw(st.integers(1, budget)),
+        kv_blocks=draw(st.none() | st.integers(4, 30)),
+        block_tokens=block,
+        prefix_caching=draw(st.booleans()),
+        asynchronous=draw(st.booleans()),
+        reserve_full_prompt=draw(st.booleans()),
+        watermark=draw(st.sampled_from([0.0, 0.2])),
+    )
+    requests = st.builds(
+        Request,
+        arrival=st.sampled_from([0.0, 0.0, 0.0123, 0.05, 7.001]),
+        prompt=st.integers(1, 40),
+        output=st.sampled_from([1, 2, 9, 40]),
+        prefix=st.lists(st.integers(1, 2), max_size=4).map(tuple),
+        prefix_block=st.just(block),
+    )
+    return Workload(
+        settings,
+        clock_of(draw(st.sampled_from(CLOCKS[:-1]))),
+        draw(st.lists(requests, min_size=1, max_size=8)),
+        clients=draw(st.integers(0, 3)),
+        think=draw(st.sampled_from([0.0, 0.0317])),
+        delay=draw(st.sampled_from([0.0, 0.0071])),
+        until=draw(st.sampled_from([math.inf, 0.1037])),
+    )
+
+
+@given(workloads())
+@examples(250)
+def test_any_workload(workload: Workload) -> None:
+    compare(workload)
+
+
+# --- shapes that are rare at random -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("which", CLOCKS, ids=str)
+def test_long_silences_between_short_bursts(which: tuple[str, str, bool] | None, asynchronous: bool) -> None:
+    settings = Settings(64, 8, 200, asynchronous=asynchronous)
+    requests = [Request(1e4 * burst, 20, 1 + 30 * (n % 2), prefix=(1,)) for burst in range(5) for n in range(12)]
+    compare(Workload(settings, clock_of(which), requests, delay=0.011))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_contexts_cross_their_windows_together_and_apart(asynchronous: bool) -> None:
+    """128 tokens in gpt-oss, 1,024 in gemma-3: short of it, at it, one before and one beyond."""
+    settings = Settings(4096, 64, None, asynchronous=asynchronous)
+    for which in CLOCKS[2:6]:
+        for window in (128, 1024):
+            requests = [Request(0.0, window + off, 60) for off in (-30, -30, -2, -1, 0, 1)]
+            requests += [Request(0.0401, window - 40, 60), Request(0.0, 1, 60)]
+            compare(Workload(settings, clock_of(which), requests))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("prompt", [15, 16, 17])
+def test_standing_streams_in_little_memory(prompt: int, asynchronous: bool) -> None:
+    """At the edge of a block; the streams grow until prompts, and then the streams themselves, have to give way."""
+    clock = clock_of(CLOCKS[0])
+    each = clock.decode(4, [64.0])
+    for held in (False, True):
+        streams = [Request(0.0, prompt, 1, "s", standing=True, held=held)] * 3
+        requests = [Request(0.01 * number, 30, 40) for number in range(6)]
+        for blocks in (11, 14, 30):
+            settings = Settings(64, 8, blocks, asynchronous=asynchronous)
+            compare(Workload(settings, clock, [*streams, *requests], until=120.3 * each))
+
+
+def test_steps_that_are_counted_are_those_that_end_in_time() -> None:
+    """Cut anywhere: a run to a time has the same tokens as a longer one has by then."""
+    clock = clock_of(CLOCKS[0])
+    for asynchronous in (False, True):
+        settings = Settings(256, 16, 60, asynchronous=asynchronous)
+        requests = [Request(0.013 * number, 40, 1 + 13 * (number % 5)) for number in range(20)]
+        whole = run(JumpingEngine, Workload(settings, clock, requests))[1]
+        for until in [0.0219 * number for number in range(1, 40)]:
+            workload = Workload(settings, clock, requests, until=until)
+            _, cut = compare(workload)
+            assert cut.end <= until
+            for item, complete in zip(cut.served, whole.served, strict=False):
+                for name in ("scheduled", "first"):
+                    here, there = getattr(item, name), getattr(complete, name)
+                    assert math.isnan(here) or here == pytest.approx(there, abs=1e-9)
+                assert item.done == (complete.last <= until)
+
+
+def test_steps_with_prefill_are_kept_alike() -> None:
+    for seed in range(40):
+        workload = random_workload(seed)
+        plain, jumped = run(Engine, workload)[1], run(JumpingEngine, workload)[1]
+        first = [(step.decodes, step.chunks) for step in plain.mixed_steps]
+        assert first == [(step.decodes, step.chunks) for step in jumped.mixed_steps]
+        ends = [(step.end, step.duration) for step in plain.mixed_steps]
+        for (end, duration), step in zip(ends, jumped.mixed_steps, strict=True):
+            assert (step.end, step.duration) == (pytest.approx(end, abs=1e-9), pytest.approx(duration, abs=1e-9))
+
+
+def test_the_most_that_ran_waited_and_held_blocks_are_alike() -> None:
+    for seed in range(40):
+        workload = replace(crowded_workload(seed), until=math.inf)
+        plain, jumped = run(Engine, workload)[1], run(JumpingEngine, workload)[1]
+        assert plain.running_max == jumped.running_max
+        assert plain.most[2] == jumped.most[2]
+
+
+def test_blocks_are_all_free_when_everybody_has_gone() -> None:
+    for seed in range(60):
+        workload = crowded_workload(seed)
+        for kind in (Engine, JumpingEngine):
+            engine, tally = run(kind, replace(workload, until=math.inf))
+            assert all(item.done or item.refused for item in tally.served)
+            assert engine.pool.used == 0 and not engine.running and not engine.waiting
+
+
+def test_jumps_are_few_where_nothing_happens() -> None:
+    workload = Workload(Settings(8192, 64, None), clock_of(CLOCKS[0]), [Request(0.0, 100, 50_000)] * 8)
+    _, tally = run(JumpingEngine, workload)
+    assert tally.steps == pytest.approx(50_000, abs=10)
+    assert tally.events < 20
+
+
+@pytest.mark.parametrize(
+    ("changed", "can"),
+    [
+        ({}, True),
+        ({"max_num_seqs": 101}, False),
+        ({"scheduler": "sarathi"}, False),
+        ({"scheduler": "separate"}, False),
+        ({"scheduler": "prefill-first"}, False),
+        ({"policy": "priority"}, False),
+        ({"long_prefill_token_threshold": 1}, False),
+        ({"chunked_prefill": False, "asynchronous": False, "prefix_caching": False, "kv_blocks": 10}, True),
+    ],
+)
+def test_what_can_jump(changed: dict[str, object], can: bool) -> None:
+    assert can_jump(replace(Settings(100, 100), **changed)) == can  # type: ignore[arg-type]
