@@ -52,7 +52,7 @@ def test_tables_that_cannot_be_fitted_are_told(folder: Path) -> None:
     made, note = calibration_beside(folder, read_run(folder).served)
     assert made is None
     assert note.startswith("the layer tables beside the run are not used: ")
-    assert "unknown layer 'gate_up_proj'" in note
+    assert "no layer 'gate_up_proj'" in note
     (folder / "dense.csv").unlink()
     assert calibration_beside(folder, read_run(folder).served) == (None, "")
 
