@@ -23,7 +23,9 @@ SOURCE = """\
 How the choices were made: the overhead is one number for all steps because one run does not tell more apart, and the two means that it is
 fitted to were taken because these are what is to be predicted (on simulated runs with noise, finish times or latencies give it as well).
 The form of matrices (`gemm_tiles`) was chosen on the layer tables, but by someone who had seen that decode steps at the run's end, which
-are requests not fitted to, jump by 1 ms between 16 and 17 sequences as the tables do.
+are requests not fitted to, jump by 1 ms between 16 and 17 sequences as the tables do. Errors of the requests not fitted to had been seen
+when the two means were taken: the median finish time would put the overhead about one standard error higher, and the mean TTFT at the
+edge of its goal or just beyond it (second line of the table of variants).
 
 ## The run
 
