@@ -50,9 +50,9 @@ GOALS = {
 """Median error that is aimed at, per operator [%]."""
 
 
-SET_BY_HAND = {"gemm_quant_tiled": 2, "prefill_tile": 2, "decode_blocks": 1, "link_switch": 1}
-"""Constants of a form that are not fitted but set: rows of a tile and of its quarter; the least share of a tile and the sharpness at
-which it binds; elements of a block; the size of large messages."""
+SET_BY_HAND = {"gemm_tiles": 2, "gemm_quant_tiled": 2, "prefill_tile": 2, "decode_blocks": 1, "link_switch": 1}
+"""Constants of a form that are not fitted but set: rows of a tile and of few; rows of a tile and of its quarter; the least share of
+a tile and the sharpness at which it binds; elements of a block; the size of large messages."""
 
 
 def fit_all(gpus: list[str]) -> list[tuple[str, str, OperatorFit]]:

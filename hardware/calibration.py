@@ -39,6 +39,15 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "quantise_efficiency": (1.0, 0.0, 1.0),
         "depth_s": (0.0, 0.0, 1e-6),
     },
+    "gemm_tiles": {
+        "compute_efficiency": (1.0, 0.0, 1.0),
+        "bandwidth_efficiency": (1.0, 0.0, 1.0),
+        "launch_s": (0.0, 0.0, 1.0),
+        "sharpness": (math.inf, 1.0, math.inf),
+        "slowdown": (0.0, 0.0, 10.0),
+        "few_rows": (16.0, 1.0, 4096.0),
+        "tile_rows": (128.0, 4.0, 4096.0),
+    },
     "experts_grouped": {
         "compute_efficiency": (1.0, 0.0, 1.0),
         "bandwidth_efficiency": (1.0, 0.0, 1.0),
@@ -136,6 +145,9 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
 ``gemm_split``: the same with compute slowed by 1 + ramp_inputs/k (prologue and epilogue of a tile) and launch_s·(1 + k/(k + m)), the
 reduction of a deep matrix that is split over its k inputs; m outputs. wave_s: compute time c becomes c·(1 + wave_s/(c + wave_s)), twice as
 much where a product does not fill the GPU once, at most wave_s on top where its last wave of tiles is partly empty.
+``gemm_tiles``: the plain form with whole tiles of rows in compute, N rounded up to T/4, T/2 or multiples of T = tile_rows, and memory time
+1 + slowdown times as long beyond few_rows rows, where a kernel of larger tiles takes over. Both numbers of rows are set, not fitted: where
+cuBLAS changes its kernels on Ada.
 ``gemm_quant``: launch_s + 3·N·k/(quantise_efficiency·W) (activations read in 16 bits and written in 8 before the product) +
 smooth_max(smooth_max(compute, memory), depth_s·k): a kernel that does not split k takes its time for the depth alone.
 ``experts_grouped``: launch_s + passes·2·(k + m)/W per routed row + max(compute with padding_rows more rows for every expert touched,
@@ -193,8 +205,8 @@ Attention may carry ``kv-fp8`` in its place (an 8-bit KV cache), and then its ki
 """
 
 OTHER_FORMS: Final = {
-    "gemm": ("gemm_split", "gemm_quant", "gemm_quant_tiled"),
-    "lm_head": ("gemm_split", "gemm_quant", "gemm_quant_tiled"),
+    "gemm": ("gemm_split", "gemm_tiles", "gemm_quant", "gemm_quant_tiled"),
+    "lm_head": ("gemm_split", "gemm_tiles", "gemm_quant", "gemm_quant_tiled"),
     "experts": ("gemm_split", "gemm_quant", "gemm_quant_tiled", "experts_grouped"),
     "prefill_attention": ("prefill_tile", "mixed_tiles"),
     "decode_attention": ("decode_split", "decode_blocks"),

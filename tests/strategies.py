@@ -177,6 +177,8 @@ def _values(form: str, name: str) -> st.SearchStrategy[float]:
         "ramp_inputs": st.floats(0.0, 500.0),
         "depth_s": st.floats(0.0, 1e-8),
         "tile_rows": st.floats(4.0, 512.0),
+        "slowdown": st.floats(0.0, 1.0),
+        "few_rows": st.floats(1.0, 64.0),
         "shared_passes": st.floats(0.0, 20.0),
         "block_rows": st.floats(1.0, 512.0),
         "cached_bytes": st.floats(0.0, 1e8),

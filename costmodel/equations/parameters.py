@@ -34,6 +34,8 @@ class Rate:
         per_token: time added for every token, before the product [s].
         wave: time added at most because the last wave of tiles does not fill the GPU [s].
         tile_rows: T, rows of a tile, to which tokens are rounded up; 0 for no rounding.
+        slowdown: share by which memory time grows beyond ``few_rows`` tokens, where another kernel takes over.
+        few_rows: tokens up to which it does not.
     """
 
     peak: Value
@@ -47,6 +49,8 @@ class Rate:
     per_token: Value = 0
     wave: Value = 0
     tile_rows: Value = 0
+    slowdown: Value = 0
+    few_rows: Value = 0
 
 
 @dataclass(frozen=True, slots=True)

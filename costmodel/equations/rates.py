@@ -211,7 +211,7 @@ class CalibratedRates:
 
         The forms of matrices depend on their shape: ``gemm_split`` slows compute by 1 + k0/k and launches for t0·(1 + k/(k + m));
         ``gemm_quant`` takes 3·k/(e_q·W) per token to quantise its inputs, and κ·k however few tokens there are;
-        ``gemm_quant_tiled`` takes whole tiles of tokens.
+        ``gemm_quant_tiled`` and ``gemm_tiles`` take whole tiles of tokens, the latter with slower memory beyond a few rows.
         """
         key = self.find(operator, dtype, stored)
         if key is None:
@@ -220,7 +220,7 @@ class CalibratedRates:
         number = partial(self.number, key)
         compute = number("compute_efficiency") if "compute_efficiency" in FORMS[fitted.form] else 1
         launch = number("launch_s") * self.launches()
-        serial, per_token, wave, tile_rows = 0, 0, 0, 0
+        serial, per_token, wave, tile_rows, slowdown, few_rows = 0, 0, 0, 0, 0, 0
         if fitted.form == "gemm_split":
             compute = compute / (1 + number("ramp_inputs") / inputs)
             launch = launch * (1 + inputs / (inputs + outputs))
@@ -230,11 +230,14 @@ class CalibratedRates:
             per_token = 3 * inputs / (number("quantise_efficiency") * bandwidth)
         if fitted.form == "experts_grouped":
             per_token = number("passes") * 2 * (inputs + outputs) / bandwidth
-        if fitted.form == "gemm_quant_tiled":
+        if fitted.form in ("gemm_quant_tiled", "gemm_tiles"):
             tile_rows = number("tile_rows")
+        if fitted.form == "gemm_tiles":
+            slowdown, few_rows = number("slowdown"), number("few_rows")
         sharpness = number("sharpness") if "sharpness" in fitted.parameters else math.inf
         efficiency = number("bandwidth_efficiency")
-        return Rate(peak, bandwidth, compute, efficiency, launch, sharpness, key, serial, per_token, wave, tile_rows)
+        tiles = (tile_rows, slowdown, few_rows)
+        return Rate(peak, bandwidth, compute, efficiency, launch, sharpness, key, serial, per_token, wave, *tiles)
 
     def attention(self, operator: str, suffixes: Sequence[str], peak: Value, bandwidth: Value) -> Rate:
         """Return the calibrated rate by the first suffix that the calibration has, else as :meth:`kernel` for the last one."""

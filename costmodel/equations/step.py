@@ -186,7 +186,7 @@ def _kernel(
 
     ``serial``, the time that depth alone takes, is a third term of the smooth maximum; ``per_token`` is added for every token. A last
     wave that is partly empty turns compute time c into c·(1 + w/(c + w)). Whole tiles of rows take N rounded up, and ``serial`` is the
-    time of a whole tile.
+    time of a whole tile. Beyond ``few_rows`` tokens memory takes 1 + ``slowdown`` times as long.
     """
     compute, serial = flops / (rate.compute_efficiency * rate.peak), rate.serial
     if not is_zero(rate.tile_rows):
@@ -199,6 +199,8 @@ def _kernel(
         wave = rate.wave * launches
         compute = compute * (1 + wave / (compute + wave))
     memory = moved / (rate.bandwidth_efficiency * rate.bandwidth)
+    if not is_zero(rate.slowdown):
+        memory = memory * (1 + rate.slowdown * minimum(maximum(tokens - rate.few_rows, 0), 1))
     seconds, fixed = smooth_max(compute, memory, rate.sharpness), 0
     if not is_zero(serial):
         seconds = smooth_max(seconds, serial * launches, rate.sharpness)

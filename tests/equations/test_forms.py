@@ -175,6 +175,21 @@ def test_products_take_whole_tiles(tokens: int, rows: int) -> None:
     assert found == pytest.approx(32 * (2 * k * m * rows / (0.01 * F) + 3 * tokens * k / (0.4 * W)), rel=1e-12)
 
 
+@pytest.mark.parametrize(("tokens", "rows"), [(1, 32), (33, 64), (65, 128), (129, 256), (2000, 2048)])
+def test_tiles_without_quantising(tokens: int, rows: int) -> None:
+    fit = {"form": "gemm_tiles", "compute_efficiency": 0.01, "slowdown": 0.1}
+    found = seconds("gemm", fit, [Chunk(tokens)], [])["gate_up_proj"]
+    assert found == pytest.approx(32 * 2 * 4096 * 28672 * rows / (0.01 * F), rel=1e-12)
+
+
+@pytest.mark.parametrize(("tokens", "factor"), [(1, 1.0), (16, 1.0), (17, 1.1), (40, 1.1)])
+def test_another_kernel_takes_over_after_a_few_rows(tokens: int, factor: float) -> None:
+    fit = {"form": "gemm_tiles", "bandwidth_efficiency": 0.9, "slowdown": 0.1}
+    found = seconds("gemm", fit, [Chunk(tokens)], [])["o_proj"]
+    moved = 2 * 4096 * 4096 + 2 * tokens * 8192
+    assert found == pytest.approx(32 * factor * moved / (0.9 * W), rel=1e-12)
+
+
 @pytest.mark.parametrize(("tokens", "share"), [(10, 1 / 4), (100, 1 / 2), (200, 1), (2000, 1)])
 def test_the_depth_of_a_part_of_a_tile(tokens: int, share: float) -> None:
     fit = {"form": "gemm_quant_tiled", "depth_s": 1e-6}
@@ -204,6 +219,7 @@ FITTED: list[tuple[str, dict[str, Any]]] = [
     ("prefill_attention", {"form": "prefill_tile", "tile_rows": 100.0, "shared_passes": 1.5, "sharpness": 2.0}),
     ("gemm", {"form": "gemm_quant_tiled", "compute_efficiency": 0.6, "quantise_efficiency": 0.4, "depth_s": 2e-9}),
     ("gemm", {"form": "gemm_split", "wave_s": 2e-5, "ramp_inputs": 100.0, "sharpness": 3.0}),
+    ("gemm", {"form": "gemm_tiles", "slowdown": 0.1, "sharpness": 8.0}),
     (
         "all_reduce",
         {"form": "link_switch", "latency_s": 4e-6, "two_shot_s": 4e-6, "large_s": 1e-5, "one_shot_efficiency": 0.3},

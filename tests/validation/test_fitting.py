@@ -74,6 +74,11 @@ CASES: dict[str, Case] = {
         MATRICES,
         {"compute_efficiency": 0.58, "bandwidth_efficiency": 0.83, "launch_s": 6.6e-6, "quantise_efficiency": 0.43, "depth_s": 2.6e-9},
     ),
+    "gemm_tiles": (
+        lambda free: gemm_model("gemm.bf16", "gemm_tiles", free, 165.2e12, 1.008e12, 2.0),
+        MATRICES,
+        {"compute_efficiency": 0.95, "bandwidth_efficiency": 0.9, "launch_s": 5.5e-6, "sharpness": 8.0, "slowdown": 0.1},
+    ),
     "prefill_tile in a window": (
         lambda free: prefill_model("prefill_attention.bf16.d128.w128", "prefill_tile", free, F, W, SM, 2.0, 128),
         PROMPTS,

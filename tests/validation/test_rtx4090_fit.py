@@ -38,7 +38,7 @@ def test_held_out_shapes(data: Rtx4090, seed: int) -> None:
     for fit, errors in fit_rtx4090(data, seed=seed):
         fits[fit.operator] = fit
         parts.update(errors)
-    assert parts["sum of a layer's GEMMs"].median <= 0.03
+    assert parts["sum of a layer's GEMMs"].median <= 0.015
     served = fits["prefill_attention.bf16"].errors_served
     assert served is not None
     assert served.rows > 200
@@ -50,10 +50,14 @@ def test_held_out_shapes(data: Rtx4090, seed: int) -> None:
     # Mixed steps of any shape that the card can hold, and decode steps, which have no target of their own.
     assert fits["prefill_attention.bf16"].errors.median <= 0.06
     assert fits["decode_attention.bf16"].errors.median <= 0.10
-    assert parts["whole steps with prefill, served"].median <= 0.05
-    assert parts["whole steps with prefill, served"].p90 <= 0.10
-    assert all(len(fit.result.values) <= 5 for fit in fits.values())  # tiles of 64 rows are a sixth of mixed_tiles
-    assert all(not fit.result.at_bound and not fit.result.undetermined for fit in fits.values())
+    assert parts["whole steps with prefill, served"].median <= 0.02
+    assert parts["whole steps with prefill, served"].p90 <= 0.05
+    assert all(
+        len(fit.result.values) <= 5 for fit in fits.values()
+    )  # and constants of forms: rows of tiles, and of few
+    assert all(not fit.result.undetermined for fit in fits.values())
+    # Kernels timed one by one take as long as the steps of the run's end: no overhead can be told from zero there.
+    assert {name for name, fit in fits.items() if fit.result.at_bound} == {"overhead.graph"}
 
 
 def test_the_shipped_calibration_is_this_fit(folder: Path, data: Rtx4090) -> None:
@@ -64,7 +68,7 @@ def test_the_shipped_calibration_is_this_fit(folder: Path, data: Rtx4090) -> Non
     assert set(again.operators) == set(SHIPPED.operators)
     for name, operator in SHIPPED.operators.items():
         for parameter, fitted in operator.parameters.items():
-            assert again.operators[name].number(parameter) == pytest.approx(fitted.value, rel=0.01)
+            assert again.operators[name].number(parameter) == pytest.approx(fitted.value, rel=0.01, abs=1e-12)
         assert len(again.operators[name].regimes) == len(operator.regimes)
         for one, other in zip(again.operators[name].regimes, operator.regimes, strict=True):
             assert one.up_to == other.up_to

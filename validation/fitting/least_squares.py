@@ -46,6 +46,7 @@ STARTS = {
     "key_s": 2e-8,
     "large_s": 1e-5,
     "one_shot_efficiency": 0.4,
+    "slowdown": 0.05,
 }
 """Where a fit starts, per parameter: the size that such numbers have on GPUs."""
 UPPER = {

@@ -13,12 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.architecture.types import Architecture
+from costmodel.architecture.linears import kv_heads_per_gpu, query_heads_per_gpu
 from costmodel.building import build_parameters
-from costmodel.deployment import deploy
+from costmodel.deployment import Deployment, deploy
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
-from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import InputError, unknown_name
 from costmodel.hardware.reading import shown_path
 from costmodel.validation.datasets.rtx4090 import GPU, WHAT, LayerTable, MixedTable, Rtx4090, RunSettings
@@ -41,6 +40,8 @@ from costmodel.validation.fitting.served_steps import served_steps
 MODEL: Final = "Llama-3.1-8B"
 """The model whose layers were measured."""
 ROOFLINE: Final = ("compute_efficiency", "bandwidth_efficiency", "launch_s", "sharpness")
+GEMM_TILES: Final = (*ROOFLINE, "slowdown")
+"""Tiles of 128 rows and the 16 rows of the kernel for few are cuBLAS's on this part; they stay as the form has them."""
 LM_HEAD: Final = ("bandwidth_efficiency", "sharpness")
 """Its launch fits to nothing and its compute to the datasheet's, so both stay there."""
 ELEMENTWISE: Final = ("passes", "launch_s", "cached_bytes")
@@ -86,30 +87,48 @@ def fit_rtx4090(
     Raises:
         InputError: an unknown rule, or a fit that breaks the physical floor.
     """
-    skipped = tuple(off)
-    known = [rule.name for rule in attention_rules(data.settings)]
-    for name in skipped:
-        if name not in known:
-            raise unknown_name("rule", name, known, "known: " + ", ".join(known))
-    architecture = deploy(MODEL, GPU).architecture
+    deployment = deploy(MODEL, GPU)
     fits, version = [], f"vLLM {data.settings.vllm_version}"
-    for rows, checks in (
-        (_matrices(data.dense, architecture), _layer_sum),
-        (_lm_head(data.per_sequence, architecture), _no_checks),
-        (_elementwise(data.dense, architecture), _no_checks),
-        (_attention(data, architecture, skipped, mixed=True), _mixed_checks),
-        (_attention(data, architecture, skipped, mixed=False), _no_checks),
-    ):
-        with _naming(data, rows.file):
-            fit, parts = _fit(rows, checks, seed, version)
+    for fit, parts in fit_layers(data, deployment, off, seed):
         fits.append(fit)
         yield fit, parts
-    deployment = deploy(MODEL, GPU)
     kernels = build_parameters(deployment, CalibratedRates(layer_calibration(fits, {}, "being fitted")))
     with _naming(data, "requests.jsonl"):
         overhead = fit_decode_overhead(data.requests, kernels, version)
     whole = build_parameters(deployment, CalibratedRates(layer_calibration([*fits, overhead], {}, "being fitted")))
     yield overhead, _whole_steps(data, whole)
+
+
+def fit_layers(
+    data: Rtx4090, deployment: Deployment, off: Iterable[str] = (), seed: int = 0
+) -> Iterator[tuple[OperatorFit, dict[str, Errors]]]:
+    """Fit the operators of layer tables of the same format, whatever dense model and part they are of.
+
+    Args:
+        data: the tables, of one GPU's share of every layer.
+        deployment: whose layers these are.
+        off: rules of exclusion that are switched off.
+        seed: which shapes are held out.
+
+    Raises:
+        InputError: an unknown rule, a layer that was not measured, or a fit that breaks the physical floor.
+    """
+    skipped = tuple(off)
+    known = [rule.name for rule in attention_rules(data.settings, deployment)]
+    for name in skipped:
+        if name not in known:
+            raise unknown_name("rule", name, known, "known: " + ", ".join(known))
+    version = f"vLLM {data.settings.vllm_version}"
+    for rows, checks in (
+        (_matrices(data.dense, deployment), _layer_sum),
+        (_lm_head(data.per_sequence, deployment), _no_checks),
+        (_elementwise(data.dense, deployment), _no_checks),
+        (_attention(data, deployment, skipped, mixed=True), _mixed_checks),
+        (_attention(data, deployment, skipped, mixed=False), _no_checks),
+    ):
+        with _naming(data, rows.file):
+            found = _fit(rows, checks, seed, version)
+        yield found
 
 
 @contextmanager
@@ -121,17 +140,18 @@ def _naming(data: Rtx4090, file: str) -> Iterator[None]:
         raise InputError(f"{WHAT} {shown_path(data.folder / file)}: {error}") from None
 
 
-def attention_rules(settings: RunSettings) -> tuple[Rule[MixedTable], ...]:
+def attention_rules(settings: RunSettings, deployment: Deployment | None = None) -> tuple[Rule[MixedTable], ...]:
     """Return the rules for attention: shapes that this server could not run, and rows faster than the datasheet allows."""
-    part, _ = load_gpu(GPU)
+    deployment = deployment or deploy(MODEL, GPU)
+    part = deployment.profile
     peak, bandwidth = part.peak_flops["bf16"].value, part.memory_bandwidth.value
-    attention = deploy(MODEL, GPU).architecture.kinds[0].attention
+    query_heads, kv_heads, head_dim = _heads(deployment)
 
     def possible(table: MixedTable) -> Mask:
         pairs = table.chunk * table.cached + table.chunk * (table.chunk + 1) / 2
         prefilled = (table.cached + table.chunk) * np.minimum(table.chunk, 1)
         read = table.decodes * (table.context + 1)
-        flops, width = 4 * attention.query_heads * attention.head_dim, 4 * attention.kv_heads * attention.head_dim
+        flops, width = 4 * query_heads * head_dim, 4 * kv_heads * head_dim
         floor = np.maximum(flops * pairs / peak, width * prefilled / bandwidth)
         return np.asarray(table.seconds >= floor + np.maximum(flops * read / peak, width * read / bandwidth))
 
@@ -187,14 +207,22 @@ def _fit(
     return fit, parts
 
 
-def _matrices(table: LayerTable, architecture: Architecture) -> _Rows:
-    attention, ff = architecture.kinds[0].attention, architecture.kinds[0].feed_forward
-    hidden, width = architecture.hidden, attention.query_heads * attention.head_dim
+def _heads(deployment: Deployment) -> tuple[int, int, int]:
+    """Return the query heads and KV heads of one GPU, and their dimension."""
+    attention = deployment.architecture.kinds[0].attention
+    heads = query_heads_per_gpu(attention, deployment.tp), kv_heads_per_gpu(attention, deployment.tp)
+    return int(heads[0]), int(heads[1]), int(attention.head_dim)
+
+
+def _matrices(table: LayerTable, deployment: Deployment) -> _Rows:
+    query_heads, kv_heads, head_dim = _heads(deployment)
+    hidden, width = deployment.architecture.hidden, query_heads * head_dim
+    intermediate = deployment.architecture.kinds[0].feed_forward.intermediate / deployment.tp
     shapes = {
-        "qkv_proj": (hidden, width + 2 * attention.kv_heads * attention.head_dim),
+        "qkv_proj": (hidden, width + 2 * kv_heads * head_dim),
         "o_proj": (width, hidden),
-        "gate_up_proj": (hidden, 2 * ff.intermediate),
-        "down_proj": (ff.intermediate, hidden),
+        "gate_up_proj": (hidden, 2 * intermediate),
+        "down_proj": (intermediate, hidden),
     }
     layers = [(table.layer(name), shape) for name, shape in shapes.items()]
     data = {
@@ -202,46 +230,50 @@ def _matrices(table: LayerTable, architecture: Architecture) -> _Rows:
         "inputs": np.concatenate([np.full(len(layer), float(shape[0])) for layer, shape in layers]),
         "outputs": np.concatenate([np.full(len(layer), float(shape[1])) for layer, shape in layers]),
     }
-    return _dense("dense.csv", "gemm.bf16", ROOFLINE, data, np.concatenate([layer.seconds for layer, _ in layers]))
+    seconds = np.concatenate([layer.seconds for layer, _ in layers])
+    return _dense("dense.csv", deployment, "gemm.bf16", "gemm_tiles", GEMM_TILES, data, seconds)
 
 
-def _lm_head(table: LayerTable, architecture: Architecture) -> _Rows:
-    layer = table.layer("lm_head")
-    shape = {"inputs": float(architecture.hidden), "outputs": float(architecture.vocabulary)}
+def _lm_head(table: LayerTable, deployment: Deployment) -> _Rows:
+    layer, architecture = table.layer("lm_head"), deployment.architecture
+    shape = {"inputs": float(architecture.hidden), "outputs": float(architecture.vocabulary / deployment.tp)}
     data = {"tokens": layer.size, **{name: np.full(len(layer), size) for name, size in shape.items()}}
-    return _dense("per_sequence.csv", "lm_head.bf16", LM_HEAD, data, layer.seconds)
+    return _dense("per_sequence.csv", deployment, "lm_head.bf16", "smooth_roofline", LM_HEAD, data, layer.seconds)
 
 
-def _dense(file: str, operator: str, free: tuple[str, ...], data: dict[str, Array], seconds: Array) -> _Rows:
-    part, _ = load_gpu(GPU)
-    model = gemm_model(
-        operator, "smooth_roofline", free, part.peak_flops["bf16"].value, part.memory_bandwidth.value, 2.0
-    )
+def _dense(
+    file: str,
+    deployment: Deployment,
+    operator: str,
+    form: str,
+    free: tuple[str, ...],
+    data: dict[str, Array],
+    seconds: Array,
+) -> _Rows:
+    part = deployment.profile
+    model = gemm_model(operator, form, free, part.peak_flops["bf16"].value, part.memory_bandwidth.value, 2.0)
     tokens = data["tokens"]
     return _Rows(file, model, data, seconds, np.ones(len(seconds), bool), {}, ("tokens",), {"tokens": tokens}, tokens)
 
 
-def _elementwise(table: LayerTable, architecture: Architecture) -> _Rows:
-    part, _ = load_gpu(GPU)
+def _elementwise(table: LayerTable, deployment: Deployment) -> _Rows:
     tokens = table.layer("layernorm").size
     seconds = np.zeros(len(tokens))
     for name, calls in KERNELS_PER_LAYER.items():
         layer = table.layer(name)
         order = dict(zip(layer.size.tolist(), layer.seconds.tolist(), strict=True))
         seconds += calls * np.array([order[size] for size in tokens.tolist()])
-    model = elementwise_model(ELEMENTWISE, part.memory_bandwidth.value, architecture.hidden)
+    model = elementwise_model(ELEMENTWISE, deployment.profile.memory_bandwidth.value, deployment.architecture.hidden)
     every = np.ones(len(tokens), bool)
     return _Rows("dense.csv", model, {"tokens": tokens}, seconds, every, {}, ("tokens",), {"tokens": tokens}, tokens)
 
 
-def _attention(data: Rtx4090, architecture: Architecture, off: tuple[str, ...], *, mixed: bool) -> _Rows:
+def _attention(data: Rtx4090, deployment: Deployment, off: tuple[str, ...], *, mixed: bool) -> _Rows:
     """Return the rows with a chunk, or those without."""
-    part, _ = load_gpu(GPU)
+    part, heads = deployment.profile, _heads(deployment)
     peak, bandwidth = part.peak_flops["bf16"].value, part.memory_bandwidth.value
-    attention = architecture.kinds[0].attention
-    heads = (attention.query_heads, attention.kv_heads, attention.head_dim)
     table = data.attention.select((data.attention.chunk > 0) == mixed)
-    rules = attention_rules(data.settings)
+    rules = attention_rules(data.settings, deployment)
     left, excluded = apply_rules(table, rules, off)
     kept = np.logical_and.reduce([rule.keep(table) for rule in rules if rule.name not in off])
     served = (table.decodes >= SERVED_DECODES) & (table.context >= SERVED_TOKENS)
