@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from costmodel.architecture.counts import kv_bytes_per_token
 from costmodel.checks import positive, whole
-from costmodel.hardware.errors import InputError
 from costmodel.simulation.requests import Listed, Request, Source
 from costmodel.simulation.results import PoolsInfo
 from costmodel.simulation.server import Server
@@ -38,8 +37,8 @@ class Pools:
         whole(self.decode, "decode servers", 1, 100_000)
         if self.bandwidth is not None:
             positive(self.bandwidth, "KV bandwidth")
-        if not 0 <= self.latency < math.inf:
-            raise InputError(f"KV latency must be zero or more, not {self.latency}")
+        if self.latency != 0:
+            positive(self.latency, "KV latency")
         return self
 
 
@@ -96,7 +95,7 @@ def run_pools(
                 server.settings, server.clock, Listed(own), tally, delay=server.delay, until=until, progress=progress
             ).run()
         for item, request in _prefilled(first, asked, pools.prefill):
-            if item.done and request.output > 1:
+            if item.done and _more(request, server.settings):
                 passed.append((item.last + transfer_seconds(server, pools, request.prompt), item, request))
         passed.sort(key=lambda each: each[0])
         for index in range(pools.decode):
@@ -115,7 +114,8 @@ def run_pools(
         halves = [item for item in tally.served if not item.request.standing]
         decoded.update(zip((id(item) for _, item, _ in passed[index :: pools.decode]), halves, strict=False))
     finished = [
-        _joined(item, request, decoded.get(id(item))) for item, request in _prefilled(first, asked, pools.prefill)
+        _joined(item, request, decoded.get(id(item)), server.settings)
+        for item, request in _prefilled(first, asked, pools.prefill)
     ]
     finished.sort(key=lambda item: item.request.arrival)
     return [*first, *second], finished, interrupted
@@ -154,10 +154,15 @@ def _everything(source: Source) -> list[Request]:
     return found
 
 
-def _joined(first: Served, request: Request, second: Served | None) -> Served:
+def _more(request: Request, settings: Settings) -> bool:
+    """Tell whether a request is to have more than the token that its prefill gives."""
+    return request.output > 1 and (settings.max_model_len is None or request.prompt + 1 < settings.max_model_len)
+
+
+def _joined(first: Served, request: Request, second: Served | None, settings: Settings) -> Served:
     """Return both halves of a request as one; without a second half, it has got no further than its first token."""
     if second is None:
-        return replace(first, request=request, done=first.done and request.output == 1)
+        return replace(first, request=request, done=first.done and not _more(request, settings))
     return Served(
         request,
         scheduled=first.scheduled,

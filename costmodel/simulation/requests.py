@@ -90,7 +90,7 @@ class Delayed:
 
     Args:
         source: of the requests; their arrivals stay those of sending.
-        base: time of every request on its way [s].
+        base: time of every request on its way, standing streams excepted [s].
         per_token: time per token of its prompt, as for tokenising it [s].
     """
 
@@ -106,7 +106,7 @@ class Delayed:
         # Whoever is sent before the next one arrives may overtake it.
         while (sent := source.next_arrival()) < math.inf and (not coming or sent + self._base <= coming[0][0]):
             request = source.take()
-            time = sent + self._base + self._per_token * request.prompt
+            time = sent if request.standing else sent + self._base + self._per_token * request.prompt
             heapq.heappush(coming, (time, next(self._counter), request))
         return coming[0][0] if coming else math.inf
 

@@ -229,7 +229,8 @@ def make_result(
     for item in served:
         if item.refused:
             refused[item.refused] = refused.get(item.refused, 0) + 1
-    tokens = gaps.count if streams else sum(item.tokens for item in served)
+    # Every token is a request's first or ends a gap; what single requests have is known only when they end.
+    tokens = gaps.count if streams else gaps.count + len(started)
     most = [max(counts) for counts in zip(*(tally.most for tally in tallies), strict=True)] or [0, 0, 0]
     return Result(
         gaps=gaps.count,

@@ -278,11 +278,29 @@ def _memory(
                 f"does not fit: {needed:,} tokens of KV cache are needed, {memory.kv_tokens:,} are free; simulated as if they fitted"
             )
         else:
-            blocks = memory.kv_tokens // settings.block_tokens + 1
+            blocks = memory.kv_tokens // settings.block_tokens  # the null block included, as vLLM counts
     if longest is not None:
         longest = whole(longest, "max-model-len", 1)
     elif deployment is not None and not needed:
         longest = deployment.architecture.max_positions or None
-        if not settings.chunked_prefill and longest is not None:
-            longest = min(longest, settings.token_budget)
+    if not settings.chunked_prefill and settings.scheduler == "vllm" and not needed:
+        longest, more = _whole_prompts(settings.token_budget, options.get("max_model_len"), longest)
+        warnings += more
     return replace(settings, kv_blocks=blocks, max_model_len=longest), warnings
+
+
+def _whole_prompts(budget: int, given: int | None, longest: int | None) -> tuple[int, list[str]]:
+    """Return the longest sequence without chunks, and a warning if that is less than it would be.
+
+    Whoever is preempted starts again in one step, the answer so far included: vLLM wants a token budget of max_model_len at least.
+    """
+    if given is not None and given > budget:
+        raise InputError(
+            f"without chunked prefill, max-model-len {given} needs a token budget as large: use --chunk {given} or more, "
+            f"or --max-model-len {budget} or less"
+        )
+    if longest is not None and longest <= budget:
+        return longest, []
+    return budget, [
+        f"without chunked prefill no sequence is longer than the token budget: answers end at {budget:,} tokens"
+    ]

@@ -138,16 +138,7 @@ def run_interference(
     one_step = prompt * prompts + streams
     needed = streams * (context + 1) + prompts * (prompt + injected_output)
     server = make_server(options, prompt, one_step, streams + MOST_INJECTED, unlimited_if_small=needed)
-    if server.settings.token_budget <= streams:
-        raise InputError(
-            f"a token budget of {server.settings.token_budget} leaves no room for a prompt beside {streams} running streams "
-            f"(every stream takes one token of it); use at least {streams + 1}"
-        )
-    if server.settings.max_num_seqs <= streams:
-        raise InputError(
-            f"max-num-seqs {server.settings.max_num_seqs} leaves no place for a prompt beside {streams} running streams; "
-            f"use at least {streams + 1}"
-        )
+    _check_room(server.settings, streams, context)
     runs = []
     for prompted in ([], injected):
         run = _run(
@@ -176,6 +167,31 @@ def run_interference(
 
 MOST_INJECTED = 4096
 """Places for injected prompts beside the streams where ``max_num_seqs`` is not given, as far as the token budget has room."""
+
+
+def _check_room(settings: Settings, streams: int, context: int) -> None:
+    """Raise :class:`InputError` if the streams cannot run, or leave no place for a prompt."""
+    if settings.token_budget <= streams:
+        raise InputError(
+            f"a token budget of {settings.token_budget} leaves no room for a prompt beside {streams} running streams "
+            f"(every stream takes one token of it); use at least {streams + 1}"
+        )
+    if settings.max_num_seqs <= streams:
+        raise InputError(
+            f"max-num-seqs {settings.max_num_seqs} leaves no place for a prompt beside {streams} running streams; "
+            f"use at least {streams + 1}"
+        )
+    if settings.max_model_len is not None and settings.max_model_len <= context:
+        raise InputError(
+            f"max-model-len {settings.max_model_len} is too short for streams at context {context}; use at least {context + 1}"
+        )
+    blocks = streams * -(-(context + 1) // settings.block_tokens)
+    if settings.usable_blocks is not None and settings.usable_blocks < blocks:
+        tokens = settings.usable_blocks * settings.block_tokens
+        raise InputError(
+            f"a KV cache of {tokens:,} tokens does not hold {streams} streams at context {context}; "
+            f"use --kv-tokens {blocks * settings.block_tokens} or more"
+        )
 
 
 def simulate_load(
@@ -270,7 +286,7 @@ def run_load(
     run = _run(server, source, limits, math.inf, None, 0, pools, keep_times, progress)
     document = Simulation(
         workload={
-            "kind": "load", "clients": clients, "rate_per_s": rate, "burstiness": burstiness if rate is not None else None,
+            "kind": "load", "clients": clients, "rate_per_s": rate, "burstiness": None if rate is None else _written(burstiness),
             "requests": requests, "duration_s": duration, "prompt_tokens": prompt, "output_tokens": output, "spread": spread,
             "think_s": think, "ramp_s": ramp, "seed": seed,
         },
@@ -281,6 +297,11 @@ def run_load(
         warnings=(*server.warnings, *_overload(run)),
     )  # fmt: skip
     return Simulated(document, (run,))
+
+
+def _written(number: float) -> float | str:
+    """Return a number as a document can hold it: JSON knows no infinity."""
+    return number if number < math.inf else "inf"
 
 
 DEFAULT_REQUESTS = 1000

@@ -235,6 +235,8 @@ class Engine:
     def refusal(self, request: Request) -> str | None:
         """Return why the engine would not take a request, None if it would."""
         settings = self.settings
+        if request.standing:
+            return None
         if settings.max_model_len is not None and request.prompt >= settings.max_model_len:
             return "prompt longer than max_model_len allows"
         if request.prompt >= self.longest:
@@ -357,10 +359,7 @@ class Engine:
                 tokens = min(tokens, self.settings.max_model_len - state.computed - 1)
             if tokens <= 0:
                 continue
-            reached = state.computed + tokens
-            if state.request.held:
-                reached = min(reached, state.prompt + 1)  # the token before makes way
-            needed = self._blocks(reached) - state.held
+            needed = self._needed(state, tokens)
             while needed > self.pool.free:
                 victim = self._victim()
                 if order is self.running:
@@ -515,6 +514,11 @@ class Engine:
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.settings.block_tokens)
+
+    def _needed(self, state: State, tokens: int) -> int:
+        """Return the blocks that a running request takes for more tokens; where its context is held, the token before makes way."""
+        reached = state.computed + tokens
+        return self._blocks(min(reached, state.prompt + 1) if state.request.held else reached) - state.held
 
     def _hold(self, state: State, tokens: int) -> None:
         """Let the prefix cache know the blocks that ``tokens`` fill."""

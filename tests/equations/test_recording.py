@@ -64,9 +64,18 @@ def test_formulas_give_the_same(name: str, x: float, y: float) -> None:
 def test_zero_and_one_vanish() -> None:
     recorder = Recorder()
     x = recorder.argument("x")
-    assert x + 0 is x and 0 + x is x and x - 0 is x and x * 1 is x and 1 * x is x and x / 1 is x and x**1 is x
-    assert x * 0 == 0.0 and 0 * x == 0.0 and 0 / x == 0.0
-    assert smooth_max(x, 0, 3) is x and smooth_max(0, x, 3) is x
+    assert x + 0 is x
+    assert 0 + x is x
+    assert x - 0 is x
+    assert x * 1 is x
+    assert 1 * x is x
+    assert x / 1 is x
+    assert x**1 is x
+    assert x * 0 == 0.0
+    assert 0 * x == 0.0
+    assert 0 / x == 0.0
+    assert smooth_max(x, 0, 3) is x
+    assert smooth_max(0, x, 3) is x
     assert not recorder.lines
 
 
@@ -94,7 +103,8 @@ def test_what_depends_on_a_later_argument_is_kept_apart() -> None:
     recorder = Recorder()
     early, late = recorder.argument("a"), recorder.argument("b", 1)
     result = maximum(early * 2, late + early)
-    assert result.stage == 1 and (early * 2).stage == 0
+    assert result.stage == 1
+    assert (early * 2).stage == 0
     assert recorder.assignments(0, [result]) == ["v0 = a * 2.0"]
     assert recorder.assignments(1, [result]) == ["v1 = b + a", "v2 = v0 if v0 >= v1 else v1"]
 

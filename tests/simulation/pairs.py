@@ -165,6 +165,7 @@ def random_workload(seed: int) -> Workload:
         asynchronous=draw.random() < 0.5,
         reserve_full_prompt=draw.random() < 0.5,
         watermark=draw.choice([0, 0, 0.05, 0.3]),
+        hold_steps=random.Random(-1 - seed).choice([0, 0, 0, 0, 0, 0, 0, 1, 5]),
     )
     scale = draw.choice([0.0, 0.001, 0.02, 0.2, 30.0])
     prompts = draw.choice([[1], [1, 17, 300], list(range(1, 50)), list(range(1, 600))])
@@ -201,7 +202,7 @@ def random_workload(seed: int) -> Workload:
         streams + requests,
         clients=clients,
         think=draw.choice([0.0, 0.0, 0.0107, 2.97]),
-        delay=draw.choice([0.0, 0.003, 0.5]),
+        delay=draw.choice([0.0, 0.003, 0.5]) * (not streams),  # streams are there from the beginning
         until=draw.choice([1.0037, 2.9971]) if streams else draw.choice([math.inf, math.inf, 2.0037, 0.5037, 0.0041]),
     )
 

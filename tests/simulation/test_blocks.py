@@ -199,18 +199,21 @@ def test_blocks_without_content_are_taken_before_those_with() -> None:
     pool.allocate(3)
     assert pool.find(["a"])
     pool.allocate(1)
-    assert not pool.find(["a"]) and pool.free == 0
+    assert not pool.find(["a"])
+    assert pool.free == 0
 
 
 def test_the_end_of_what_a_request_had_goes_first() -> None:
     pool = BlockPool(4)
     pool.allocate(4)
     run = pool.release([pool.hold("a")], 4, 4)
-    assert run is not None and (run.low, run.high) == (1, 4)
+    assert run is not None
+    assert (run.low, run.high) == (1, 4)
     pool.allocate(1)
     assert (run.low, run.high) == (1, 3)
     pool.allocate(2)
-    assert run.low == run.high and pool.find(["a"])
+    assert run.low == run.high
+    assert pool.find(["a"])
 
 
 def test_equal_contents_are_kept_twice_and_found_as_long_as_one_is_there() -> None:

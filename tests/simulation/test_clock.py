@@ -48,7 +48,16 @@ def one_by_one(
     return now, lag, done
 
 
-def agree(clock: Clock, now: float, decodes: int, reads: list[float], growth: list[float], steps: int, until: float, lag: float) -> int:  # fmt: skip
+def agree(
+    clock: Clock,
+    now: float,
+    decodes: int,
+    reads: list[float],
+    growth: list[float],
+    steps: int,
+    until: float,
+    lag: float,
+) -> int:
     """Run both ways, hold the results together, and return the number of steps."""
     first, second = list(reads), list(reads)
     expected = one_by_one(clock, now, decodes, first, growth, steps, until, lag)
@@ -72,13 +81,16 @@ def runs(draw: st.DrawFn, clock: Clock) -> dict[str, Any]:
         most = 50_000 if window is None else window
         context = draw(st.integers(1, most))
         reads.append(float(decodes * context))
-        growth.append(0.0 if held or window is not None and context == most else float(draw(st.integers(1, decodes))))
+        growth.append(0.0 if held or (window is not None and context == most) else float(draw(st.integers(1, decodes))))
     steps = draw(st.sampled_from([1, 2, 15, 16, 17, 100, 255, 256, 700]))
     now = draw(st.sampled_from([0.0, 12.5]))
     step = clock.decode(decodes, reads)
     lag = draw(st.sampled_from([NAN, now, now - 0.3 * step]))
     ahead = draw(st.sampled_from([math.inf, 0.0, 0.41, 1.73, 9.37, 123.456, 10_000.7]))
-    return {"now": now, "decodes": decodes, "reads": reads, "growth": growth, "steps": steps, "until": now + ahead * step, "lag": lag}  # fmt: skip
+    return {
+        "now": now, "decodes": decodes, "reads": reads, "growth": growth,
+        "steps": steps, "until": now + ahead * step, "lag": lag,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("which", CLOCKS, ids=str)
@@ -161,7 +173,7 @@ def test_more_chunks_than_are_compiled_go_on_where_the_compiled_ones_end() -> No
     """A chunk more is some time more, on either side of the change from compiled steps to the equations."""
     clock = StepClock(build_parameters(deploy("Llama-3.1-8B", "h100"), None))
     times = [clock.mixed([(100, 50)] * n, 8, [8 * 300.0]) for n in range(MOST_CHUNKS - 2, MOST_CHUNKS + 4)]
-    assert all(0 < np.diff(times))
+    assert all(np.diff(times) > 0)
     assert np.diff(times, 2) == pytest.approx([0.0] * 4, abs=1e-5)
     alone = [clock.mixed([(100, 50)] * n, 0, [0.0]) for n in (MOST_CHUNKS, MOST_CHUNKS + 1)]
     assert alone[0] < alone[1] < times[3]

@@ -40,8 +40,8 @@ def test_random_workloads(group: int) -> None:
     happened: Counter[str] = Counter()
     for seed in range(group, WORKLOADS, GROUPS):
         happened += counted(*compare(random_workload(seed)))
-    assert happened["preemptions"] > 50 and happened["hits"] > 200 and happened["resumed"] > 20, happened
-    assert happened["refused"] > 100 and happened["unfinished"] > 100, happened
+    least = {"preemptions": 50, "hits": 200, "resumed": 20, "refused": 100, "unfinished": 100}
+    assert all(happened[what] > count for what, count in least.items()), happened
     assert happened["jumped"] > 0.4 * happened["steps"], happened
 
 
@@ -51,13 +51,15 @@ def test_crowded_workloads(group: int) -> None:
     happened: Counter[str] = Counter()
     for seed in range(group, 150, 3):
         happened += counted(*compare(crowded_workload(seed)))
-    assert happened["preemptions"] > 500 and happened["hits"] > 500 and happened["resumed"] > 200, happened
+    least = {"preemptions": 500, "hits": 500, "resumed": 200}
+    assert all(happened[what] > count for what, count in least.items()), happened
 
 
 @pytest.mark.parametrize("seed", [2036, 2084, 3615])
 def test_held_streams_that_give_up_their_blocks_twice_running(seed: int) -> None:
     plain, _ = compare(random_workload(seed))
-    assert any(item.request.held for item in plain.served) and plain.preemptions
+    assert any(item.request.held for item in plain.served)
+    assert plain.preemptions
 
 
 @st.composite
@@ -169,8 +171,7 @@ def test_the_most_that_ran_waited_and_held_blocks_are_alike() -> None:
     for seed in range(40):
         workload = replace(crowded_workload(seed), until=math.inf)
         plain, jumped = run(Engine, workload)[1], run(JumpingEngine, workload)[1]
-        assert plain.running_max == jumped.running_max
-        assert plain.most[2] == jumped.most[2]
+        assert (plain.most[0], plain.most[2]) == (jumped.most[0], jumped.most[2])
 
 
 def test_blocks_are_all_free_when_everybody_has_gone() -> None:
@@ -179,7 +180,9 @@ def test_blocks_are_all_free_when_everybody_has_gone() -> None:
         for kind in (Engine, JumpingEngine):
             engine, tally = run(kind, replace(workload, until=math.inf))
             assert all(item.done or item.refused for item in tally.served)
-            assert engine.pool.used == 0 and not engine.running and not engine.waiting
+            assert engine.pool.used == 0
+            assert not engine.running
+            assert not engine.waiting
 
 
 def test_jumps_are_few_where_nothing_happens() -> None:

@@ -23,7 +23,7 @@ SHARES = [0.001, 0.25, 0.5, 0.9, 0.99, 0.999, 1.0]
 def tally_of(gaps: dict[float, int], segments: Sequence[Sequence[float]] = ()) -> Tally:
     tally = Tally()
     for gap, weight in gaps.items():
-        tally.gap(gap, weight)
+        tally.gap(gap, weight, 0.0)
     for row in segments:
         tally.segments.extend(row)
     return tally
@@ -98,7 +98,8 @@ def test_a_segment_longer_than_a_block_is_cut_in_pieces(monkeypatch: pytest.Monk
     rows = [[2, 2, 30, 50.0, 2.0], [3, 5, 1050, 900.0, 5.0], [1, 1, 99, 9.0, 1.0], [1, 1, 100, 9.0, 1.0]]
     check([tally_of({}, rows)], clock)
     sizes = [len(values) for values, _ in Gaps([tally_of({}, rows)], clock).blocks()]
-    assert max(sizes) <= 100 and sum(sizes) == 1279
+    assert max(sizes) <= 100
+    assert sum(sizes) == 1279
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_recordings_replayed_are_all_of_them() -> None:
 
 
 def run(
-    settings: Settings, requests: list[Request], until: float = math.inf, delay: float = 0.0
+    settings: Settings, requests: list[Request], until: float = math.inf, delay: tuple[float, float] = (0.0, 0.0)
 ) -> tuple[Tally, list[Step]]:
     """Run requests to their end; return what was counted, and the steps."""
     steps: list[Step] = []
@@ -103,6 +103,22 @@ def test_a_delay_puts_off_everything_but_the_arrival() -> None:
     tally, _ = run(settings(), [Request(1.0, 100, 2)], delay=(0.25, 0.0))
     assert tally.served[0].request.arrival == 1.0
     assert tally.served[0].scheduled == 1.25
+
+
+def test_a_delay_per_token_lets_short_prompts_overtake_long_ones() -> None:
+    tally, steps = run(settings(), [Request(0.0, 900, 1), Request(0.1, 100, 1)], delay=(0.1, 0.001))
+    assert steps == [[(0, 100)], [(1, 900)]]
+    assert [item.request.arrival for item in tally.served] == [0.1, 0.0]
+    assert [item.scheduled for item in tally.served] == pytest.approx([0.3, 1.0])
+
+
+def test_prompts_are_held_back_for_some_decode_steps_if_asked_for() -> None:
+    requests = [Request(0.0, 100, 12), Request(0.05 - 1e-6, 100, 1), Request(0.065, 100, 1)]
+    for hold, expected in ((0, [0, 5, 7]), (1, [0, 6, 8]), (3, [0, 8])):
+        tally, steps = run(settings(hold_steps=hold), requests)
+        assert [n for n, step in enumerate(steps) if any(tokens > 1 for _, tokens in step)] == expected
+        assert all(item.done for item in tally.served)
+    assert steps[8] == [(0, 1), (1, 100), (2, 100)]
 
 
 def test_long_prompts_take_no_more_than_the_threshold_beside_others() -> None:
@@ -214,7 +230,8 @@ def test_who_starts_again_finds_what_is_still_in_the_prefix_cache() -> None:
     requests = [Request(0.0, 40, 30), Request(0.0, 40, 30)]
     with_cache, steps = run(settings(kv_blocks=28, block_tokens=4, prefix_caching=True), requests)
     without, again = run(settings(kv_blocks=28, block_tokens=4), requests)
-    assert with_cache.preemptions and without.preemptions
+    assert with_cache.preemptions
+    assert without.preemptions
     most = [max(tokens for step in log[1:] for _, tokens in step) for log in (steps, again)]
     assert most[0] < most[1]
 
