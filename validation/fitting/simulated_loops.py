@@ -37,7 +37,7 @@ likewise: with lengths all alike the first burst comes back in every round, and 
 FEWEST_PROMPTS, MOST_PROMPTS = 2.0, 20.0
 """Prompts per client are at least and at most so many where only a fitted burst share tells their number."""
 ROWS = {"vllm": 120, "trtllm": 120, "sglang": 24}
-"""Rows of an engine, drawn at random, that its arrival is fitted to: more take long and change little. SGLang's are simulated step by step."""
+"""Rows of an engine, drawn at random, that its arrival is fitted to: more take long and change little. SGLang's run step by step."""
 UNITS = {"per_request_s": 0.01, "steps": 1.0, "per_prompt_token_s": 1e-5}
 """Parameters of ``arrival``, each in a unit of its usual size."""
 
