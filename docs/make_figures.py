@@ -14,7 +14,6 @@ FIGURES = {
     "heights.png": ["predict", "--figure", "heights"],
     "breakdown.png": ["predict", "--figure", "breakdown"],
     "roofline.png": ["predict", "--figure", "roofline"],
-    "itl.png": ["simulate", "interference", "--figure", "itl"],
     "itl-budgets.png": ["simulate", "interference", "--chunk", "512,2048,one-step", "--figure", "itl"],
     "percentiles.png": ["simulate", "interference", "--chunk", "512,2048,one-step", "--figure", "percentiles"],
     "distribution.png": ["simulate", "interference", "--chunk", "512,2048,one-step", "--figure", "distribution"],

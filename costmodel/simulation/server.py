@@ -263,10 +263,6 @@ def _memory(
     blocks: int | None = None
     if given is not None:
         blocks = whole(given, "kv-tokens", 1, 10**12) // settings.block_tokens + 1
-        if needed > given:
-            raise InputError(
-                f"kv-tokens {given} hold less than the {needed:,} tokens of the streams and their prompt; use at least {needed}"
-            )
     elif deployment is not None:
         memory = memory_of(deployment, 1, 1, 1, 1, settings.token_budget)
         if memory.kv_available_bytes <= 0:

@@ -267,7 +267,7 @@ CONTRADICTIONS = (
     ("simulate interference --chunk 32", "token budget of 32", "at least 33"),
     ("simulate interference --chunk 512,16", "token budget of 16", "at least 33"),
     ("simulate interference --max-num-seqs 16", "max-num-seqs 16", "at least 33"),
-    ("simulate interference --kv-tokens 100", "kv-tokens 100", "24,033", "use at least 24033"),
+    ("simulate interference --kv-tokens 100", "does not hold 32 streams", "use --kv-tokens 16384"),
     ("simulate interference --pp 2", "pp 2", "--tp"),
     ("simulate interference --first 50", "first must be before the end of the run"),
     ("simulate interference --duration 1e99", "more than 10,000,000 prompts"),
