@@ -119,10 +119,10 @@ def server_options(command: Command) -> Command:
             click.option(
                 "--scheduler",
                 type=click.Choice(SCHEDULERS),
-                default="vllm",
-                show_default=True,
+                default=None,
                 help="vLLM's V1; Sarathi's (decodes, then chunks up to a budget, 512 by default); steps of whole prompts before all "
-                "decodes; steps of prompts and of decodes in turns; or servers that prefill and servers that decode.",
+                "decodes; steps of prompts and of decodes in turns; or servers that prefill and servers that decode.  "
+                "[default: vllm; prefill-first with --engine sglang]",
             ),
             _whole("--prefill-gpus", help="With --scheduler disaggregated: servers that prefill.  [default: 1]"),
             _whole("--decode-gpus", help="The same: servers that decode.  [default: 1]"),

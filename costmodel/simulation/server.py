@@ -60,7 +60,8 @@ class ServerOptions(TypedDict, total=False):
     policy: str
     reserve_full_prompt: bool
     watermark: float
-    scheduler: str
+    scheduler: str | None
+    """None for the engine's own: ``prefill-first`` for SGLang, which prefills what waits before it goes on decoding, else ``vllm``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,8 @@ def make_server(
     Raises:
         InputError: an option is out of range, or they contradict each other.
     """
-    scheduler = choice(options.get("scheduler", "vllm"), SCHEDULERS, "scheduler")
+    usual = "prefill-first" if options.get("engine") == "sglang" and options.get("decode_s") is None else "vllm"
+    scheduler = choice(options.get("scheduler") or usual, SCHEDULERS, "scheduler")
     policy = choice(options.get("policy", "fcfs"), POLICIES, "policy")
     decode, prefill = options.get("decode_s"), options.get("prefill_s")
     if (decode is None) != (prefill is None):

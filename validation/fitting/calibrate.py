@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -140,7 +139,7 @@ def engine_calibration(
             entry = operators.setdefault(operator, {"form": FORM_OF[operator], "parameters": {}})
             entry["parameters"][name] = {
                 "value": _rounded(value),
-                "standard_error": _known(fit.standard_errors[operator, name]),
+                "standard_error": _rounded(fit.standard_errors[operator, name]),
                 "lower": 0.0,
                 "upper": OVERHEADS[operator, name],
             }
@@ -179,11 +178,6 @@ def _residuals(errors: Errors) -> dict[str, float]:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
-
-
-def _known(error: float) -> float | None:
-    """Return a standard error, None where a fit by least absolute deviations gives none."""
-    return None if math.isnan(error) else _rounded(error)
 
 
 def _error(fit: OperatorFit, parameter: str) -> float | None:

@@ -1,7 +1,7 @@
 """Measured closed loops, simulated: every request of a row's load test on the steps of its deployment, instead of the closed form.
 
 What lies between a request and the engine (form ``arrival``) is fitted here: a simulation knows by itself which steps a prompt waits
-for, so its host is another than the closed form's. Three numbers per engine, by least absolute deviations of ln(simulated/measured TTFT).
+for, so its host is another than the closed form's: three numbers per engine.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.optimize import least_squares
 
 from costmodel.building import build_parameters
 from costmodel.equations.rates import CalibratedRates
@@ -27,7 +27,8 @@ from costmodel.validation.datasets.end_to_end import EndToEndRow
 from costmodel.validation.datasets.servers import RANDOM_SHARE, Server, server_of
 from costmodel.validation.fitting.calibrate import engine_calibration
 from costmodel.validation.fitting.closed_loops import BURST_SHARE, deployment_of
-from costmodel.validation.fitting.engines import EngineFit
+from costmodel.validation.fitting.engines import LOSS_SCALE, EngineFit
+from costmodel.validation.fitting.least_squares import uncertainty
 
 Array = NDArray[np.float64]
 
@@ -120,8 +121,16 @@ def _settings(row: EndToEndRow, server: Server) -> Settings:
     )
 
 
-def fit_arrival(rows: Sequence[EndToEndRow], at_once: Sequence[SimulatedRow]) -> dict[str, float]:
-    """Fit what lies between a request and the engine.
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What lies between a request and the engine: parameters of the form ``arrival`` and their standard errors."""
+
+    values: dict[str, float]
+    standard_errors: dict[str, float]
+
+
+def fit_arrival(rows: Sequence[EndToEndRow], at_once: Sequence[SimulatedRow]) -> Arrival:
+    """Fit what lies between a request and the engine: bounded least squares on ln(simulated/measured TTFT), soft L1 loss.
 
     It adds to TTFT, and hardly changes what runs meanwhile; so TTFT is taken to be that without it, plus
     per_request_s + per_prompt_token_s·n + steps·TPOT.
@@ -135,22 +144,28 @@ def fit_arrival(rows: Sequence[EndToEndRow], at_once: Sequence[SimulatedRow]) ->
     step = np.array([item.tpot for item in at_once])
     tokens = np.array([server_of(row).input_tokens for row in rows])
     columns = {"per_request_s": np.ones(len(rows)), "steps": step, "per_prompt_token_s": tokens}
-    matrix = np.stack([columns[name] * unit for name, unit in UNITS.items()], axis=1)
+    units = np.array(list(UNITS.values()))
+    matrix = np.stack([columns[name] for name in UNITS], axis=1) * units
 
-    def loss(point: Array) -> float:
-        return float(np.mean(np.abs(np.log((base + matrix @ np.exp(point)) / measured))))
+    def residuals(point: Array) -> Array:
+        return np.asarray(np.log((base + matrix @ point) / measured))
 
-    starts = (np.full(len(UNITS), -1.0), np.full(len(UNITS), 1.0))
-    found = min(
-        (minimize(loss, start, method="Nelder-Mead", options={"maxiter": 2000, "maxfev": 2000}) for start in starts),
-        key=lambda each: float(each.fun),
+    def slopes(point: Array) -> Array:
+        return np.asarray(matrix / (base + matrix @ point)[:, None])
+
+    found = least_squares(
+        residuals, np.ones(len(units)), jac=slopes, bounds=(0.0, np.inf), loss="soft_l1", f_scale=LOSS_SCALE, xtol=1e-12
     )
-    return {name: float(value * unit) for (name, unit), value in zip(UNITS.items(), np.exp(found.x), strict=True)}
+    errors, _ = uncertainty(slopes(found.x), residuals(found.x))
+    return Arrival(
+        dict(zip(UNITS, (found.x * units).tolist(), strict=True)),
+        dict(zip(UNITS, (errors * units).tolist(), strict=True)),
+    )
 
 
 def fit_arrivals(
     rows: Sequence[EndToEndRow], fits: Mapping[str, EngineFit], simulator: RowSimulator, seed: int = 0
-) -> dict[str, dict[str, float]]:
+) -> dict[str, Arrival]:
     """Return the arrival of every engine, fitted to a draw of its rows; of an engine without rows, to a draw of all."""
     draw = np.random.default_rng(seed)
     order = draw.permutation(len(rows))
@@ -164,8 +179,8 @@ def fit_arrivals(
     return made
 
 
-def with_arrival(fit: EngineFit, arrival: Mapping[str, float]) -> EngineFit:
+def with_arrival(fit: EngineFit, arrival: Arrival) -> EngineFit:
     """Return a fit that carries the arrival as well, for a calibration's file."""
-    values = fit.values | {("arrival", name): value for name, value in arrival.items()}
-    errors = fit.standard_errors | {("arrival", name): float("nan") for name in arrival}
-    return replace(fit, values=values, standard_errors=errors)
+    values = {("arrival", name): value for name, value in arrival.values.items()}
+    errors = {("arrival", name): value for name, value in arrival.standard_errors.items()}
+    return replace(fit, values=fit.values | values, standard_errors=fit.standard_errors | errors)
