@@ -32,7 +32,7 @@ from costmodel.validation.fitting.engines import FREE, PROTOCOL, random_folds
 from costmodel.validation.fitting.experts import EXPERT_FORMATS
 from costmodel.validation.fitting.kernels import OperatorFit, fit_kernels
 from costmodel.validation.fitting.silicon import kernels_of
-from costmodel.validation.fitting.simulated_loops import FEWEST_PROMPTS, MOST_PROMPTS
+from costmodel.validation.fitting.simulated_loops import PROMPTS
 
 TARGET = Path(__file__).parents[1] / "docs" / "accuracy.md"
 FIGURES = TARGET.parent / "figures"
@@ -179,7 +179,7 @@ def end_to_end_text(found: end_to_end.EndToEnd, everything: tuple[dict[str, end_
     """Return the part of the page about closed loops."""
     loops, peer = found.loops, found.peer
     parts = [ABOUT_LOOPS.format(kept=len(loops), aggregated=found.aggregated, share=1 - len(loops) / found.aggregated,
-                                engine=len(FREE), runs=len(PROTOCOL), fewest=FEWEST_PROMPTS, most=MOST_PROMPTS), "Excluded: " + "; ".join(
+                                engine=len(FREE), runs=len(PROTOCOL), prompts=", ".join(f"{count:.0f}" for count in PROMPTS)), "Excluded: " + "; ".join(
         f"*{name}* {count}" for name, count in found.excluded.items()) + ".", ""]  # fmt: skip
     header = ["| rows | held out | | TPOT median | mean | p90 | bias | TTFT median | mean | p90 | bias |"]
     header += ["|--:|---|---|" + "--:|" * 8]

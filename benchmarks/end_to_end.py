@@ -133,7 +133,7 @@ def simulated_loops(loops: Loops, folds: NDArray[np.int64], calibration_of: Cali
         arrivals = fit_arrivals(training.rows, fits, simulator)
         for index in np.flatnonzero(test):
             row = loops.rows[index]
-            made = simulator.simulate(row, fits[row.engine], arrivals[row.engine].values)
+            made = simulator.simulate(row, fits[row.engine], arrivals[row.engine])
             ttft[index], tpot[index] = made.ttft, made.tpot
     return Predicted(ttft, tpot)
 

@@ -1,7 +1,8 @@
 """Measured closed loops, simulated: every request of a row's load test on the steps of its deployment, instead of the closed form.
 
 What lies between a request and the engine (form ``arrival``) is fitted here: a simulation knows by itself which steps a prompt waits
-for, so its host is another than the closed form's: three numbers per engine.
+for, so its host is another than the closed form's: three numbers per engine. Beside them stand three numbers per engine of the runs whose
+load is not known: how many prompts a client sends, and what more lies between its request and the engine.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from costmodel.simulation.stepping import Engine
 from costmodel.simulation.tally import Tally
 from costmodel.simulation.workloads import closed_loop
 from costmodel.validation.datasets.end_to_end import EndToEndRow
-from costmodel.validation.datasets.servers import RANDOM_SHARE, Server, server_of
+from costmodel.validation.datasets.servers import PROMPTS_PER_CLIENT, RANDOM_SHARE, Server, server_of
 from costmodel.validation.fitting.calibrate import engine_calibration
-from costmodel.validation.fitting.closed_loops import BURST_SHARE, deployment_of
+from costmodel.validation.fitting.closed_loops import deployment_of
 from costmodel.validation.fitting.engines import LOSS_SCALE, EngineFit
 from costmodel.validation.fitting.least_squares import uncertainty
 
@@ -35,20 +36,57 @@ Array = NDArray[np.float64]
 SPREAD = 2 * (1 - RANDOM_SHARE)
 """Lengths of InferenceX's requests are uniform over this share of the longest. Runs that do not say how theirs vary are taken to vary
 likewise: with lengths all alike the first burst comes back in every round, and their TTFT does not."""
-FEWEST_PROMPTS, MOST_PROMPTS = 2.0, 20.0
-"""Prompts per client are at least and at most so many where only a fitted burst share tells their number."""
+PROMPTS = (2.0, 3.0, 5.0, PROMPTS_PER_CLIENT, 20.0)
+"""Prompts per client that are tried for the runs that do not say theirs. With few of them the first burst, in which all prompts wait for
+one another, weighs much."""
 ROWS = {"vllm": 120, "trtllm": 120, "sglang": 24}
 """Rows of an engine, drawn at random, that its arrival is fitted to: more take long and change little. SGLang's run step by step."""
 UNITS = {"per_request_s": 0.01, "steps": 1.0, "per_prompt_token_s": 1e-5}
 """Parameters of ``arrival``, each in a unit of its usual size."""
+OF_RUNS = ("per_request_s", "steps")
+"""Those that runs which do not say their load have on top."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRow:
-    """Means of a simulated row [s]."""
+    """A simulated row.
+
+    Attributes:
+        ttft, tpot: means [s].
+        delay: mean time until the engine has a request, which is part of ``ttft`` [s].
+        step: a decode step of all clients [s].
+        prompt_tokens: mean length [tokens].
+    """
 
     ttft: float
     tpot: float
+    delay: float
+    step: float
+    prompt_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What lies between a request and the engine.
+
+    Attributes:
+        values, standard_errors: parameters of the form ``arrival``.
+        of_runs: what comes on top of the values in runs that do not say their load; of those runs, not of the engine.
+        prompts_per_client: in those runs.
+    """
+
+    values: dict[str, float]
+    standard_errors: dict[str, float]
+    of_runs: dict[str, float]
+    prompts_per_client: float
+
+    def given(self, name: str, row: EndToEndRow) -> float:
+        """Return a parameter for a row."""
+        return self.values.get(name, 0.0) + (0.0 if states_its_load(row) else self.of_runs.get(name, 0.0))
+
+
+AT_ONCE = Arrival({}, {}, {}, PROMPTS_PER_CLIENT)
+"""The engine has a request as soon as it is sent."""
 
 
 class RowSimulator:
@@ -62,27 +100,31 @@ class RowSimulator:
         self._calibration_of = calibration_of
         self._clocks: dict[object, StepClock] = {}
 
-    def simulate(self, row: EndToEndRow, fit: EngineFit, arrival: Mapping[str, float]) -> SimulatedRow:
+    def simulate(self, row: EndToEndRow, fit: EngineFit, arrival: Arrival = AT_ONCE) -> SimulatedRow:
         """Simulate a row's load test.
 
         Args:
             row: what was measured.
             fit: overheads of the engine's steps.
-            arrival: parameters of the form ``arrival``; none for a request that the engine has as soon as it is sent.
+            arrival: what lies between a request and the engine.
         """
         server, clients = server_of(row), row.concurrency
         clock = self._clock(row, server, fit)
         settings = _settings(row, server)
         typical = server.input_tokens + server.output_tokens / 2
         reads = [clients * (typical + 1 if width is None else min(typical + 1.0, width)) for width in clock.windows]
-        base = arrival.get("per_request_s", 0.0) + arrival.get("steps", 0.0) * clock.decode(clients, reads)
+        step = clock.decode(clients, reads)
+        base = arrival.given("per_request_s", row) + arrival.given("steps", row) * step
+        per_token = arrival.given("per_prompt_token_s", row)
         tally = Tally()
         engine = JumpingEngine if can_jump(settings) else Engine
-        source = load_of(row, server, fit.values.get(BURST_SHARE))
-        engine(settings, clock, source, tally, delay=(base, arrival.get("per_prompt_token_s", 0.0))).run()
+        source = load_of(row, server, arrival.prompts_per_client)
+        engine(settings, clock, source, tally, delay=(base, per_token)).run()
         ttft = [item.first - item.request.arrival for item in tally.served]
         tpot = [(item.last - item.first) / (item.tokens - 1) for item in tally.served if item.tokens > 1]
-        return SimulatedRow(float(np.mean(ttft)), float(np.mean(tpot)) if tpot else float("nan"))
+        tokens = float(np.mean([item.request.prompt for item in tally.served]))
+        mean_tpot = float(np.mean(tpot)) if tpot else float("nan")
+        return SimulatedRow(float(np.mean(ttft)), mean_tpot, base + per_token * tokens, step, tokens)
 
     def _clock(self, row: EndToEndRow, server: Server, fit: EngineFit) -> StepClock:
         key = (*row.deployment, server.kv_dtype, server.expert_parallel, row.engine, id(fit))
@@ -92,11 +134,9 @@ class RowSimulator:
         return self._clocks[key]
 
 
-def load_of(row: EndToEndRow, server: Server, burst_share: float | None) -> Source:
-    """Return the clients of a row: as InferenceX has them, else as many prompts as the fitted share of the first burst says."""
-    prompts = server.prompts_per_client
-    if row.protocol != "InferenceX" and burst_share is not None:
-        prompts = min(max(0.5 / max(burst_share, 1e-9), FEWEST_PROMPTS), MOST_PROMPTS)
+def load_of(row: EndToEndRow, server: Server, prompts_per_client: float) -> Source:
+    """Return the clients of a row: as InferenceX has them, else with so many prompts each."""
+    prompts = server.prompts_per_client if states_its_load(row) else prompts_per_client
     longest = 1 - SPREAD / 2
     return closed_loop(
         row.concurrency,
@@ -106,6 +146,11 @@ def load_of(row: EndToEndRow, server: Server, burst_share: float | None) -> Sour
         SPREAD,
         seed=1,
     )
+
+
+def states_its_load(row: EndToEndRow) -> bool:
+    """Tell whether it is known how many prompts the clients of a row sent."""
+    return row.protocol == "InferenceX"
 
 
 def _settings(row: EndToEndRow, server: Server) -> Settings:
@@ -121,31 +166,37 @@ def _settings(row: EndToEndRow, server: Server) -> Settings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """What lies between a request and the engine: parameters of the form ``arrival`` and their standard errors."""
-
-    values: dict[str, float]
-    standard_errors: dict[str, float]
-
-
-def fit_arrival(rows: Sequence[EndToEndRow], at_once: Sequence[SimulatedRow]) -> Arrival:
+def fit_arrival(
+    rows: Sequence[EndToEndRow], simulated: Sequence[SimulatedRow], prompts_per_client: float = PROMPTS_PER_CLIENT
+) -> tuple[Arrival, float]:
     """Fit what lies between a request and the engine: bounded least squares on ln(simulated/measured TTFT), soft L1 loss.
 
-    It adds to TTFT, and hardly changes what runs meanwhile; so TTFT is taken to be that without it, plus
-    per_request_s + per_prompt_token_s·n + steps·TPOT.
+    It adds to TTFT, and changes little of what runs meanwhile; so TTFT is taken to be the simulated one without it, plus
+    per_request_s + per_prompt_token_s·n + steps·(a decode step), the first and the last with their numbers of the runs on top. Where all
+    rows are of one kind, the runs have none.
 
     Args:
         rows: what was measured, of one engine.
-        at_once: the same simulated without any of it.
+        simulated: the same simulated.
+        prompts_per_client: with which; only handed on.
+
+    Returns:
+        The fit, and its loss.
     """
     measured = np.array([row.ttft_s for row in rows])
-    base = np.array([item.ttft for item in at_once])
-    step = np.array([item.tpot for item in at_once])
-    tokens = np.array([server_of(row).input_tokens for row in rows])
-    columns = {"per_request_s": np.ones(len(rows)), "steps": step, "per_prompt_token_s": tokens}
-    units = np.array(list(UNITS.values()))
-    matrix = np.stack([columns[name] for name in UNITS], axis=1) * units
+    base = np.array([item.ttft - item.delay for item in simulated])
+    unsaid = np.array([not states_its_load(row) for row in rows])
+    columns = {
+        "per_request_s": np.ones(len(rows)),
+        "steps": np.array([item.step for item in simulated]),
+        "per_prompt_token_s": np.array([item.prompt_tokens for item in simulated]),
+    }
+    of_runs = OF_RUNS if 0 < np.count_nonzero(unsaid) < len(rows) else ()
+    names = (*UNITS, *of_runs)
+    units = np.array([UNITS[name] for name in names])
+    matrix = units * np.stack(
+        [columns[name] for name in UNITS] + [np.where(unsaid, columns[name], 0.0) for name in of_runs], axis=1
+    )
 
     def residuals(point: Array) -> Array:
         return np.asarray(np.log((base + matrix @ point) / measured))
@@ -154,28 +205,50 @@ def fit_arrival(rows: Sequence[EndToEndRow], at_once: Sequence[SimulatedRow]) ->
         return np.asarray(matrix / (base + matrix @ point)[:, None])
 
     found = least_squares(
-        residuals, np.ones(len(units)), jac=slopes, bounds=(0.0, np.inf), loss="soft_l1", f_scale=LOSS_SCALE, xtol=1e-12
-    )
+        residuals, np.ones(len(units)), jac=slopes, bounds=(0.0, np.inf), loss="soft_l1", f_scale=LOSS_SCALE,
+        xtol=1e-12, ftol=1e-12, gtol=1e-12,
+    )  # fmt: skip
     errors, _ = uncertainty(slopes(found.x), residuals(found.x))
-    return Arrival(
-        dict(zip(UNITS, (found.x * units).tolist(), strict=True)),
-        dict(zip(UNITS, (errors * units).tolist(), strict=True)),
+    values, errors = (found.x * units).tolist(), (errors * units).tolist()
+    own = len(UNITS)
+    fit = Arrival(
+        dict(zip(UNITS, values[:own], strict=True)),
+        dict(zip(UNITS, errors[:own], strict=True)),
+        dict(zip(of_runs, values[own:], strict=True)),
+        prompts_per_client,
     )
+    return fit, float(found.cost)
 
 
 def fit_arrivals(
     rows: Sequence[EndToEndRow], fits: Mapping[str, EngineFit], simulator: RowSimulator, seed: int = 0
 ) -> dict[str, Arrival]:
-    """Return the arrival of every engine, fitted to a draw of its rows; of an engine without rows, to a draw of all."""
+    """Return the arrival of every engine, fitted to a draw of its rows; of an engine without rows, to a draw of all.
+
+    First with requests that the engine has at once, for every number of prompts per client; then, with the best of them, once more with
+    requests that come as late as was found, since prompts that come late come together.
+    """
     draw = np.random.default_rng(seed)
     order = draw.permutation(len(rows))
     made = {}
     for engine, fit in fits.items():
         own = [rows[index] for index in order if rows[index].engine == engine]
         chosen = (own or [rows[index] for index in order])[: ROWS[engine]]
-        at_once = [simulator.simulate(row, fits.get(row.engine, fit), {}) for row in chosen]
-        kept = [index for index, item in enumerate(at_once) if not np.isnan(item.tpot)]
-        made[engine] = fit_arrival([chosen[index] for index in kept], [at_once[index] for index in kept])
+
+        def simulated(arrival: Arrival, asked: Sequence[EndToEndRow], fit: EngineFit = fit) -> list[SimulatedRow]:
+            return [simulator.simulate(row, fits.get(row.engine, fit), arrival) for row in asked]
+
+        stated = [row for row in chosen if states_its_load(row)]
+        others = [row for row in chosen if not states_its_load(row)]
+        known = simulated(AT_ONCE, stated)
+        found = [
+            fit_arrival(
+                stated + others, known + simulated(replace(AT_ONCE, prompts_per_client=prompts), others), prompts
+            )
+            for prompts in (PROMPTS if others else (PROMPTS_PER_CLIENT,))
+        ]
+        first, _ = min(found, key=lambda pair: pair[1])
+        made[engine], _ = fit_arrival(chosen, simulated(first, chosen), first.prompts_per_client)
     return made
 
 
