@@ -356,7 +356,7 @@ def run_trace(
     longest = max((request.prompt for request in trace.requests), default=1)
     server = make_server(options, longest, typical=partial(_typical_of, trace.requests))
     run = _run(server, Listed(trace.requests), limits, math.inf, None, 0, pools, keep_times, progress)
-    left_out = {reason: count for reason, count in trace.rejected.items() if count}
+    left_out = {reason: count for reason, count in trace.left_out.items() if count}
     warnings = [f"{count:,} requests of the trace are left out: {reason}" for reason, count in left_out.items()]
     document = Simulation(
         workload={
