@@ -305,7 +305,6 @@ class JumpingEngine(Engine):
         if not request.standing:
             return
         self.last_end = max(self.last_end, self.now)
-        self.running[-1].given = 1
         self.joining.append(self.running[-1])
 
     def _join(self) -> None:
@@ -452,10 +451,9 @@ class JumpingEngine(Engine):
         """Write down for a member what the flock knew of it; its token of a step that is not read yet becomes one of its own."""
         ahead = int(self.settings.asynchronous)
         state.placeholders = state.in_flight = ahead
-        read = state.given - ahead
-        state.served.tokens = read - state.request.standing  # the first token of a stream came before the run
+        state.served.tokens = state.given - ahead
         state.served.last = self.last_end
-        state.known = state.prompt + (1 if state.request.held else read)
+        state.known = state.prompt + (1 if state.request.held else state.request.standing + state.served.tokens)
         self._hold(state, min(state.computed - ahead, state.known))
         if ahead:
             state.served.last = self.under_way.before
