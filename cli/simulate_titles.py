@@ -133,7 +133,7 @@ def foot(items: Sequence[Simulation]) -> str:
         parts.append(Path(str(work["path"])).name)
     if len(items) == 1:
         budget = budget_name(items[0])
-        parts.append("prompt in one step" if "step" in budget else f"budget {budget}")
+        parts.append("one step" if "step" in budget else f"budget {budget}")
         if server.scheduler != "vllm" and server.pools is None:
             parts.append(server.scheduler)
     return " · ".join([*filter(None, parts), creator()])
