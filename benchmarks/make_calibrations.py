@@ -57,7 +57,7 @@ def main() -> int:
         path = TARGET / f"{gpu}-{engine}.toml"
         text = to_toml(silicon_calibration(gpu, engine, made, engines, ran))
         if not check:
-            write_atomically(path, text)
+            write_atomically(path, text, force=True)
         elif not path.is_file() or without_date(path.read_text(encoding="utf-8")) != without_date(text):
             changed += 1
             print(f"{path.name} would change")

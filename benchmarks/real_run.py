@@ -271,7 +271,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if folder is None:
             raise InputError(
-                "no recorded run: name its folder with --data, or that of the shared data in COSTMODEL_SHARED"
+                "no recorded run: name its folder with --data, or get that of the page, whose section `The run` says how "
+                "(docs/real-run.md)"
             )
         found = compare(folder, given.calibration, given.fit_on)
     except InputError as error:

@@ -29,11 +29,22 @@ edge of its goal or just beyond it (second line of the table of variants).
 
 ## The run
 
-`requests.jsonl`, `timeseries.csv` and `meta.json` are from [LLMServingSim](https://github.com/casys-kaist/LLMServingSim) (MIT),
-`bench/examples/RTX4090/Llama-3.1-8B/vllm`; SHA-256 of the files that the calibration rests on are in its file. The script takes them, with
-the layer tables, from `data/rtx4090-llama-3.1-8b` in the folder that COSTMODEL_SHARED names or in `../shared`. Other runs of the same
-format: `python benchmarks/real_run.py --data FOLDER`. The published figures of the table-driven simulator use some 10,000 rows of layer
-times, count TTFT from the queue instead of the arrival, and are of all 300 requests.
+The run (`requests.jsonl`, `timeseries.csv`, `meta.json`) and the layer tables (`attention.csv`, `dense.csv`, `per_sequence.csv`) are from
+[LLMServingSim](https://github.com/casys-kaist/LLMServingSim) (MIT). The script takes all of them from `data/rtx4090-llama-3.1-8b` in the
+folder that COSTMODEL_SHARED names, or in `../shared`. From a checkout of costmodel:
+
+```bash
+git clone --depth 1 https://github.com/casys-kaist/LLMServingSim ../LLMServingSim
+to=../shared/data/rtx4090-llama-3.1-8b && mkdir -p $to
+cp ../LLMServingSim/bench/examples/RTX4090/Llama-3.1-8B/vllm/{requests.jsonl,timeseries.csv,meta.json} $to
+cp ../LLMServingSim/profiler/perf/RTX4090/meta-llama/Llama-3.1-8B/bf16/tp1/{attention,dense,per_sequence}.csv $to
+python benchmarks/real_run.py                           # writes this page and its figure
+python benchmarks/real_run.py --data FOLDER             # another run of the same format; prints
+```
+
+Should the files have changed since: SHA-256 of those that the calibration rests on are in
+[`rtx-4090-vllm.toml`](../hardware/calibrations/rtx-4090-vllm.toml). The published figures of the table-driven simulator use some 10,000
+rows of layer times, count TTFT from the queue instead of the arrival, and are of all 300 requests.
 """
 
 

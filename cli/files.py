@@ -49,11 +49,16 @@ def _check(path: Path, target: Path, force: bool, new_folder: bool) -> None:
         raise InputError(f"cannot save {path}: no permission to write in {folder}")
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes, force: bool) -> None:
     """Write a file whole or not at all: to a temporary file beside it, which then takes the name. Makes its folder if need be.
 
+    Args:
+        path: file to write.
+        content: of the file.
+        force: whether a file of that name may be replaced, also one that came up since :func:`check_writable` looked.
+
     Raises:
-        InputError: the disk refuses.
+        InputError: there is such a file and ``force`` is not given, or the disk refuses.
     """
     target = _resolve(path)
     temporary = target.parent / f".costmodel-{secrets.token_hex(6)}.tmp"
@@ -61,14 +66,31 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         target.parent.mkdir(exist_ok=True)
         with temporary.open("xb") as stream:
             stream.write(content.encode("utf-8") if isinstance(content, str) else content)
-        if target.exists():
-            shutil.copymode(target, temporary)
-        os.replace(temporary, target)
+        if force:
+            if target.exists():
+                shutil.copymode(target, temporary)
+            os.replace(temporary, target)
+        else:
+            _take_free_name(temporary, target)
+    except FileExistsError:
+        raise InputError(f"{path} exists; use --force to replace it") from None
     except OSError as error:
         raise InputError(f"cannot save {path}: {error.strerror or error}") from None
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _take_free_name(temporary: Path, target: Path) -> None:
+    """Give a file a name that nobody has, or raise ``FileExistsError``: a link does both at once."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links: look, then move
+        if target.exists():
+            raise FileExistsError(target) from None
+        os.replace(temporary, target)
 
 
 def _resolve(path: Path) -> Path:

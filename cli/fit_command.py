@@ -111,7 +111,7 @@ def command(
         calibration = _silicon(dataset, gpu, engine, off, seed, fits, parts)
     said = _document(calibration, engine, fits, parts) if as_json else _report(calibration, fits, parts)
     if output is not None:
-        write_atomically(output, to_toml(calibration))
+        write_atomically(output, to_toml(calibration), force)
         click.echo(f"wrote {output}: {calibration.name}", err=True)
     click.echo(said)
 

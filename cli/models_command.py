@@ -111,7 +111,7 @@ def import_model(source: str, folder: Path, force: bool) -> None:
     for path in kept:
         check_writable(path, force, new_folder=True)
     for path, content in kept.items():
-        write_atomically(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        write_atomically(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n", force)
     click.echo(f"wrote {folder}: {architecture.name}, {count(total_parameters(architecture))} parameters", err=True)
 
 

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from costmodel.cli.options import Values, echo_json, single
 from costmodel.cli.simulate_options import (
+    DISAGGREGATED,
     Output,
+    check_output,
+    compared_options,
     fixed_step_options,
     output_options,
     server_options,
     take_limits,
     take_output,
-    take_pools,
     take_server,
+    take_variants,
 )
 from costmodel.cli.simulate_running import Watch
+from costmodel.cli.text import percent, significant
 from costmodel.hardware.errors import InputError
 
 if TYPE_CHECKING:
-    from costmodel.simulation.simulating import Simulated
+    from costmodel.simulation.pools import Pools
+    from costmodel.simulation.server import ServerOptions
+    from costmodel.simulation.simulating import Limits, Simulated
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
 TIMED_FIGURES = ("itl",)
 """Figures that need the time of every gap."""
+
+
+COMPARED = "--chunk and --scheduler take several values, e.g. 512,2048; the answer is then a comparison."
 
 
 @click.group("simulate")
@@ -40,9 +51,7 @@ def command() -> None:
     """
 
 
-@command.command(
-    "interference", epilog="--chunk takes several values, e.g. 512,one-step; the answer is then a comparison."
-)
+@command.command("interference", epilog=COMPARED)
 @click.option(
     "--prompt",
     type=Values("tokens", several=False),
@@ -74,14 +83,7 @@ def command() -> None:
 @click.option(
     "--injected-output", type=int, default=1, show_default=True, help="Tokens of the answer to an injected prompt."
 )
-@click.option(
-    "--chunk",
-    "--max-num-batched-tokens",
-    "chunk",
-    type=Values("chunk"),
-    default=None,
-    help="Token budget per step; `engine` for vLLM's default, `one-step` for the whole prompt in one step.  [default: one-step]",
-)
+@compared_options("one-step")
 @fixed_step_options
 @server_options
 @output_options(("itl", "percentiles", "distribution", "load"))
@@ -89,34 +91,15 @@ def interference(**options: Any) -> int:
     """The long-prompt experiment: streams that decode, with and without prompts injected among them."""
     output = take_output(options, "itl")
     _refuse_empty_tpot(options)
-    chunks = options.pop("chunk") or [None]
-    if len(chunks) > 1 and output.requests_file is not None:
-        raise InputError(
-            f"--requests-file takes the requests of one simulation, not of {len(chunks)}; give one --chunk"
-        )
-    limits, pools = take_limits(options), take_pools(options)
-    server = take_server(options, None)
-    from costmodel.simulation.simulating import run_interference
-
     for name in ("prompt", "streams", "context"):
         options[name] = single(name, options[name])
-    timed = output.plot is not None and output.figure in TIMED_FIGURES
-    found = []
-    with Watch() as watch:
-        for chunk in chunks:
-            made = run_interference(
-                **options,
-                limits=limits,
-                pools=pools,
-                options={**server, "chunk": chunk},
-                keep_times=timed,
-                progress=watch,
-            )
-            found.append(made)
-            if made.document.interrupted:
-                break
-        watch.done()
-        return _finish(found, output)
+
+    def simulate(asked: Asked, **watched: Any) -> Simulated:
+        from costmodel.simulation.simulating import run_interference
+
+        return run_interference(**options, limits=asked.limits, pools=asked.pools, options=asked.server, **watched)
+
+    return _simulate(options, output, simulate)
 
 
 def _refuse_empty_tpot(options: dict[str, Any]) -> None:
@@ -128,7 +111,7 @@ def _refuse_empty_tpot(options: dict[str, Any]) -> None:
         )
 
 
-@command.command("load")
+@command.command("load", epilog=COMPARED)
 @click.option(
     "--clients", "--concurrency", "clients", type=Values("whole", several=False), default=None,
     help="Clients that each send their next request when their last answer ends.",
@@ -171,14 +154,7 @@ def _refuse_empty_tpot(options: dict[str, Any]) -> None:
     help="Time over which the clients begin [s].  [default: 0, all at once]",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of lengths and arrivals.")
-@click.option(
-    "--chunk",
-    "--max-num-batched-tokens",
-    "chunk",
-    type=Values("chunk", several=False),
-    default=None,
-    help="Token budget per step.  [default: vLLM's on this GPU]",
-)
+@compared_options("vLLM's on this GPU")
 @fixed_step_options
 @server_options
 @output_options(("load", "distribution", "percentiles"))
@@ -195,17 +171,19 @@ def load(**options: Any) -> int:
         raise InputError("--burstiness is for arrivals at a --rate; clients send when their last answer ends")
     defaults = {"burstiness": 1.0, "think": 0.0, "ramp": 0.0}
     options |= {name: value for name, value in defaults.items() if options[name] is None}
-    limits, pools = take_limits(options), take_pools(options)
-    server = take_server(options, _budget(options))
-    from costmodel.simulation.simulating import run_load
+    _refuse_one_step(options)
+    if waiting and DISAGGREGATED in (options["scheduler"] or ()):
+        raise InputError("--scheduler disaggregated takes arrivals at a --rate, not a closed loop of --clients")
 
-    with Watch() as watch:
-        made = run_load(**options, limits=limits, pools=pools, options=server, progress=watch)
-        watch.done()
-        return _finish([made], output)
+    def simulate(asked: Asked, **watched: Any) -> Simulated:
+        from costmodel.simulation.simulating import run_load
+
+        return run_load(**options, limits=asked.limits, pools=asked.pools, options=asked.server, **watched)
+
+    return _simulate(options, output, simulate)
 
 
-@command.command("trace", epilog="Formats of traces: docs/traces.md.")
+@command.command("trace", epilog=f"Formats of traces: docs/traces.md. {COMPARED}")
 @click.argument("path", metavar="FILE", type=click.Path())
 @click.option(
     "--format",
@@ -216,39 +194,70 @@ def load(**options: Any) -> int:
 )
 @click.option("--limit", type=Values("whole", several=False), default=None, help="Only so many requests, the first.")
 @click.option("--speed", type=float, default=1.0, show_default=True, help="Requests come so many times faster.")
-@click.option(
-    "--chunk",
-    "--max-num-batched-tokens",
-    "chunk",
-    type=Values("chunk", several=False),
-    default=None,
-    help="Token budget per step.  [default: vLLM's on this GPU]",
-)
+@compared_options("vLLM's on this GPU")
+@fixed_step_options
 @server_options
 @output_options(("load", "distribution", "percentiles"))
 def trace(**options: Any) -> int:
     """The requests of a recorded trace: Azure, BurstGPT, Mooncake, vLLM's timed traces and benchmark results, or your own CSV."""
     output = take_output(options, "load")
     options["limit"] = single("limit", options["limit"])
-    limits, pools = take_limits(options), take_pools(options)
-    server = take_server(options, _budget(options))
-    from costmodel.simulation.simulating import run_trace
+    _refuse_one_step(options)
+    for name, written in (("--requests-file", output.requests_file), ("--plot", output.plot)):
+        if written is not None and _same_file(written, options["path"]):
+            raise InputError(f"{name} {written} is the trace itself, which would be lost; name another file")
 
-    with Watch() as watch:
-        made = run_trace(**options, limits=limits, pools=pools, options=server, progress=watch)
-        watch.done()
-        return _finish([made], output)
+    def simulate(asked: Asked, **watched: Any) -> Simulated:
+        from costmodel.simulation.simulating import run_trace
+
+        return run_trace(**options, limits=asked.limits, pools=asked.pools, options=asked.server, **watched)
+
+    return _simulate(options, output, simulate)
 
 
-def _budget(options: dict[str, Any]) -> int | str | None:
-    """Take the token budget out of the options; None for vLLM's default."""
-    values = options.pop("chunk")
-    if values is None:
-        return None
-    chunk: int | str | None = single("chunk", values)
-    if chunk is None:
+def _same_file(one: Path, other: str) -> bool:
+    """Tell whether two names are those of one file that there is."""
+    try:
+        return os.path.samefile(one.expanduser(), other)
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+def _refuse_one_step(options: dict[str, Any]) -> None:
+    """Refuse the token budget of one step, which is about one prompt."""
+    if None in (options["chunk"] or ()):
         raise InputError("--chunk must be a number of tokens here, or `engine` for vLLM's default")
-    return chunk
+
+
+class Asked(NamedTuple):
+    """What one of the simulations of a call is asked for, besides its workload."""
+
+    limits: Limits
+    pools: Pools | None
+    server: ServerOptions
+
+
+def _simulate(options: dict[str, Any], output: Output, simulate: Callable[..., Simulated]) -> int:
+    """Simulate every variant, write and print; return the exit code.
+
+    Args:
+        options: of the command; all but those of the workload are taken out.
+        output: what is written where.
+        simulate: runs the workload with what is asked, and with ``keep_times`` and ``progress``.
+    """
+    variants = take_variants(options)
+    check_output(output, len(variants), "streams" in options)
+    limits, server = take_limits(options), take_server(options)
+    found: list[Simulated] = []
+    with Watch() as watch:
+        for chunk, scheduler, pools in variants:
+            asked = Asked(limits, pools, {**server, "chunk": chunk, "scheduler": scheduler})
+            timed = output.plot is not None and output.figure in TIMED_FIGURES
+            found.append(simulate(asked, keep_times=timed, progress=watch))
+            if found[-1].document.interrupted:
+                break
+        watch.done()
+        return _finish(found, output)
 
 
 def _finish(found: Sequence[Simulated], output: Output) -> int:
@@ -257,23 +266,35 @@ def _finish(found: Sequence[Simulated], output: Output) -> int:
 
     documents = [each.document for each in found]
     last = found[-1]
-    if output.requests_file is not None:
-        from costmodel.cli.simulate_table import write_table
-
-        write_table(output.requests_file, last.runs[-1].served)
-        click.echo(f"wrote {output.requests_file}", err=True)
-    if output.plot is not None:
-        _plot(found, output)
+    missed: InputError | None = None
+    try:
+        _write(found, output)
+    except InputError as error:  # what was simulated is told in any case
+        missed = error
     if output.as_json:
         echo_json(documents[0] if len(documents) == 1 else Simulations(simulations=tuple(documents)))
     else:
-        from costmodel.cli.simulate_report import comparison, report
+        from costmodel.cli.simulate_report import report
+        from costmodel.cli.simulate_tables import comparison
 
         click.echo(report(documents[0]) if len(documents) == 1 else comparison(documents))
+    if missed is not None:
+        raise missed
     if last.document.interrupted:
         click.echo("interrupted: the numbers are of what was simulated until then", err=True)
         return INTERRUPTED
     return _verdict(found, output)
+
+
+def _write(found: Sequence[Simulated], output: Output) -> None:
+    """Write the files that were asked for."""
+    if output.requests_file is not None:
+        from costmodel.cli.simulate_table import write_table
+
+        write_table(output.requests_file, found[-1].runs[-1].served, output.force)
+        click.echo(f"wrote {output.requests_file}", err=True)
+    if output.plot is not None:
+        _plot(found, output)
 
 
 def _plot(found: Sequence[Simulated], output: Output) -> None:
@@ -299,7 +320,10 @@ def _verdict(found: Sequence[Simulated], output: Output) -> int:
     share = min((_share(each) for each in found), default=0.0)
     if share >= output.slo_share:
         return 0
-    click.echo(f"{share:.2%} of the requests are good, fewer than {output.slo_share:.2%}", err=True)
+    good, wanted = percent(share), percent(output.slo_share)
+    if good == wanted:
+        good, wanted = (f"{significant(100 * each, 6)} %" for each in (share, output.slo_share))
+    click.echo(f"{good} of the requests are good, fewer than {wanted}", err=True)
     return 1
 
 

@@ -9,12 +9,22 @@ from typing import TYPE_CHECKING
 
 from costmodel.cli.figures import draw_distribution, draw_itl, draw_ladder, draw_load, save_figure
 from costmodel.cli.figures.distribution import Curve
-from costmodel.cli.figures.itl import Panel
+from costmodel.cli.figures.itl import Panel, check_panels
 from costmodel.cli.figures.ladder import Ladder
 from costmodel.cli.figures.load import Course
-from costmodel.cli.simulate_titles import foot, gap_title, latency_title, load_title, prompts, spike_title, trade_title
-from costmodel.cli.simulate_words import value
-from costmodel.cli.text import count
+from costmodel.cli.figures.style import LOOKS
+from costmodel.cli.simulate_titles import (
+    Peaks,
+    foot,
+    gap_title,
+    gaps_title,
+    latency_title,
+    load_title,
+    prompts,
+    spike_title,
+    trade_title,
+)
+from costmodel.cli.simulate_words import differs, labels, value
 from costmodel.hardware.errors import InputError
 from costmodel.rungs import Load, longest_step
 from costmodel.simulation.clock import StepClock
@@ -29,7 +39,7 @@ BINS = 4096
 """Of the distribution of gaps."""
 STEPS = 4000
 """Of a run of decode steps between two injections, whose gaps lie on one another."""
-POINTS = 2000
+POINTS = 50_000
 """Of a course of several servers together."""
 
 
@@ -38,13 +48,36 @@ def draw(figure: str, found: Sequence[Simulated], path: Path, force: bool) -> No
 
     Args:
         figure: ``itl``, ``percentiles``, ``distribution`` or ``load``.
-        found: simulations; several are of the same experiment with several token budgets.
+        found: simulations; several are of one workload with several token budgets or schedulers.
         path, force: where to save, and whether to overwrite.
 
     Raises:
         InputError: the figure shows one simulation, or there is nothing to draw, or a file that cannot be written.
     """
     save_figure(KINDS[figure](found), path, force)
+
+
+def check_count(figure: str, count: int, experiment: bool) -> None:
+    """Refuse a figure of more simulations than it can show, before they are run.
+
+    Args:
+        figure: its kind.
+        count: simulations.
+        experiment: with a baseline, which takes a curve of its own; otherwise loads or traces.
+
+    Raises:
+        InputError: it can show fewer.
+    """
+    if count == 1:
+        return
+    other = "itl" if experiment else "distribution"
+    if figure == "load" or (figure == "percentiles" and not experiment):
+        raise InputError(f"--figure {figure} shows one simulation, not {count}; --figure {other} takes several")
+    if figure == "itl":
+        check_panels(count)
+    most = len(LOOKS) - experiment
+    if count > most:
+        raise InputError(f"--figure {figure} has up to {most} curves of simulations, not {count}; give fewer values")
 
 
 def _itl(found: Sequence[Simulated]) -> Figure:
@@ -57,12 +90,12 @@ def _itl(found: Sequence[Simulated]) -> Figure:
             panels.append(_panel(name, run, found[0].document, injected))
         title = spike_title(first)
     else:
-        for each in found:
+        for name, each in zip(_names(found), found, strict=True):
             ttft = each.runs[-1].result.ttft
-            panel = _panel(_injected(each, True), each.runs[-1], each.document, len(each.runs) > 1)
+            panel = _panel(name, each.runs[-1], each.document, len(each.runs) > 1)
             panels.append(panel._replace(ttft=ttft.p50_s if ttft else None))
         title = trade_title(found)
-    return draw_itl(panels, float(first.workload["duration_s"] or 0), title, foot(first, budget=len(found) == 1))
+    return draw_itl(panels, float(first.workload["duration_s"] or 0), title, foot([each.document for each in found]))
 
 
 def _panel(name: str, run: Run, document: Simulation, injected: bool) -> Panel:
@@ -102,34 +135,43 @@ def _ladder(found: Sequence[Simulated]) -> Figure:
         ladders = [Ladder(name, _rungs(each)) for name, each in kinds if each is not None]
         if not ladders:
             raise InputError("no request got a token: there are no percentiles to draw")
-        return draw_ladder(ladders, "latency", latency_title(result), foot(first))
+        return draw_ladder(ladders, "latency", latency_title(result), foot([first]))
     several = len(found) > 1
     ladders = [
-        Ladder(_injected(each, several), _rungs(each.runs[-1].result.itl)) for each in found if len(each.runs) > 1
+        Ladder(name, _rungs(each.runs[-1].result.itl))
+        for name, each in zip(_names(found), found, strict=True)
+        if len(each.runs) > 1
     ]
     ladders.append(Ladder("baseline", _rungs(found[0].runs[0].result.itl)))
-    title = spike_title(first) if len(found) == 1 else trade_title(found)
-    return draw_ladder(ladders, "gap between two tokens", title, foot(first, budget=len(found) == 1))
+    title = trade_title(found) if several else spike_title(first)
+    return draw_ladder(ladders, "gap between two tokens", title, foot([each.document for each in found]))
 
 
 def _rungs(found: Percentiles | None) -> dict[str, float]:
     return {} if found is None else {name: value(found, name) for name in SHARES}
 
 
-def _injected(each: Simulated, several: bool) -> str:
-    """Return the name of a run with injections."""
-    return f"budget {count(each.document.server.token_budget)}" if several else "injected"
+def _names(found: Sequence[Simulated]) -> list[str]:
+    """Return the names of the runs that are compared, or of the one run with injections."""
+    if len(found) == 1:
+        return ["injected"]
+    documents = [each.document for each in found]
+    names = labels(documents)
+    return names if differs(documents)[0] else [name if "step" in name else f"budget {name}" for name in names]
 
 
 def _distribution(found: Sequence[Simulated]) -> Figure:
     first = found[0].document
-    if first.result is not None:
-        return draw_distribution(_curves([("", found[0].runs[0])]), gap_title(first.result), foot(first))
     several = len(found) > 1
-    runs = [(_injected(each, several), each.runs[-1]) for each in found if len(each.runs) > 1]
+    named = list(zip(_names(found), found, strict=True))
+    if first.result is not None:
+        loads = [(name, each.runs[0]) for name, each in named]
+        title = gaps_title(found) if several else gap_title(first.result)
+        return draw_distribution(_curves(loads), title, foot([each.document for each in found]))
+    runs = [(name, each.runs[-1]) for name, each in named if len(each.runs) > 1]
     runs.append(("baseline", found[0].runs[0]))
     title = trade_title(found) if several else spike_title(first)
-    return draw_distribution(_curves(runs), title, foot(first, budget=not several))
+    return draw_distribution(_curves(runs), title, foot([each.document for each in found]))
 
 
 def _curves(runs: Sequence[tuple[str, Run]]) -> list[Curve]:
@@ -156,13 +198,16 @@ def _curves(runs: Sequence[tuple[str, Run]]) -> list[Curve]:
 
 
 def _load(found: Sequence[Simulated]) -> Figure:
-    if len(found) > 1:
-        raise InputError(f"--figure load shows one simulation, not {len(found)}; --figure itl takes several")
     document, run = found[0].document, found[0].runs[-1]
     sent = [spike.injected_s for spike in document.spikes]
-    blocks = run.server.settings.usable_blocks
-    several = len(run.tallies)
-    return draw_load(_course(run), blocks * several if blocks else None, load_title(run.result), foot(document), sent)
+    blocks, servers, result = run.server.settings.usable_blocks, len(run.tallies), run.result
+    blocks = blocks * servers if blocks else None
+    course = _course(run)
+    peaks = Peaks(result.running_max, result.waiting_max, result.kv_blocks_max, blocks)
+    if servers > 1 and len(course.times):
+        running, waiting, used = (round(float(values.max())) for values in course[1:])
+        peaks = Peaks(running, waiting, used, blocks)
+    return draw_load(course, blocks, load_title(result, peaks, servers), foot([document]), sent)
 
 
 def _course(run: Run) -> Course:
@@ -174,8 +219,10 @@ def _course(run: Run) -> Course:
         return Course(*noted[0].T)
     if not noted:
         return Course(*np.zeros((4, 0)))
-    times = np.linspace(0, max(float(each[-1, 0]) for each in noted), POINTS)
-    total = np.zeros((3, POINTS))
+    times = np.unique(np.concatenate([each[:, 0] for each in noted]))
+    if len(times) > POINTS:
+        times = np.linspace(0, times[-1], POINTS)
+    total = np.zeros((3, len(times)))
     for each in noted:
         index = np.searchsorted(each[:, 0], times, side="right") - 1
         total += np.where(index >= 0, each[np.maximum(index, 0), 1:].T, 0.0)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from costmodel.checks import positive
+from costmodel.checks import choice, positive
 from costmodel.cli.options import Values, calibration_options, deployment_options, one_value_each, single
 from costmodel.hardware.errors import InputError
 
@@ -21,8 +22,23 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+
+class Variant(NamedTuple):
+    """One of the simulations of a call."""
+
+    chunk: int | str | None
+    """Token budget; None for the default."""
+    scheduler: str | None
+    """One server's; None for the engine's own."""
+    pools: Pools | None
+
+
 SCHEDULERS = ("vllm", "sarathi", "prefill-first", "separate", "disaggregated")
 """What ``--scheduler`` takes. The last is made of servers of the first."""
+DISAGGREGATED = SCHEDULERS[-1]
+
+MOST_BANDWIDTH, MOST_LATENCY_MS = 1e9, 1e12
+"""More is a slip of the keyboard [GB/s, ms]."""
 
 MODEL_NAMES = (
     *("gpu", "model", "tp", "ep", "dtype", "kv_dtype", "compute_dtype"),
@@ -116,14 +132,6 @@ def server_options(command: Command) -> Command:
                 show_default=True,
                 help="Who goes first among those who wait.",
             ),
-            click.option(
-                "--scheduler",
-                type=click.Choice(SCHEDULERS),
-                default=None,
-                help="vLLM's V1; Sarathi's (decodes, then chunks up to a budget, 512 by default); steps of whole prompts before all "
-                "decodes; steps of prompts and of decodes in turns; or servers that prefill and servers that decode.  "
-                "[default: vllm; prefill-first with --engine sglang]",
-            ),
             _whole("--prefill-gpus", help="With --scheduler disaggregated: servers that prefill.  [default: 1]"),
             _whole("--decode-gpus", help="The same: servers that decode.  [default: 1]"),
             click.option(
@@ -157,6 +165,36 @@ def server_options(command: Command) -> Command:
     return one_value_each(command)
 
 
+def compared_options(default: str) -> Callable[[Command], Command]:
+    """Return what adds the two options that take several values, each a simulation of its own.
+
+    Args:
+        default: token budget without the option, in words.
+    """
+
+    def add(command: Command) -> Command:
+        budget = click.option(
+            "--chunk",
+            "--max-num-batched-tokens",
+            "chunk",
+            type=Values("chunk"),
+            default=None,
+            help="Token budget per step; `engine` for vLLM's default, `one-step` for the whole prompt in one step (interference).  "
+            f"[default: {default}]",
+        )
+        scheduler = click.option(
+            "--scheduler",
+            type=Values("text"),
+            default=None,
+            help="`vllm` (its V1); `sarathi` (decodes, then chunks up to a budget, 512 by default); `prefill-first` (steps of whole "
+            "prompts before all decodes); `separate` (steps of prompts and of decodes in turns); `disaggregated` (servers that prefill "
+            "and servers that decode).  [default: vllm; prefill-first with --engine sglang]",
+        )
+        return budget(scheduler(command))
+
+    return add
+
+
 def fixed_step_options(command: Command) -> Command:
     """Add the two step times that stand for model and GPU."""
     for option in reversed(
@@ -168,7 +206,8 @@ def fixed_step_options(command: Command) -> Command:
                 "--prefill-ms",
                 type=float,
                 default=None,
-                help="Fixed time of a step with a whole prompt; chunks take their share, a decode step at least.",
+                help="Fixed time of a step with a whole prompt, the longest one; shorter ones and chunks take their share, "
+                "a decode step at least.",
             ),
         )
     ):
@@ -252,6 +291,22 @@ def take_output(options: dict[str, Any], default: str) -> Output:
     return Output(as_json, requests_file, plot, figure or default, force, share)
 
 
+def check_output(output: Output, count: int, experiment: bool) -> None:
+    """Refuse what cannot be written of so many simulations, before any work is done.
+
+    Args:
+        output: what is to be written.
+        count: simulations.
+        experiment: with a baseline and injections; otherwise loads or traces.
+    """
+    if count > 1 and output.requests_file is not None:
+        raise InputError(f"--requests-file takes the requests of one simulation, not of {count}; give one value each")
+    if output.plot is not None and count > 1:
+        from costmodel.cli.simulate_figures import check_count
+
+        check_count(output.figure, count, experiment)
+
+
 def take_limits(options: dict[str, Any]) -> Limits:
     """Take the limits out of the options."""
     from costmodel.simulation.simulating import Limits
@@ -269,15 +324,34 @@ def take_limits(options: dict[str, Any]) -> Limits:
     )
 
 
-def take_pools(options: dict[str, Any]) -> Pools | None:
-    """Take the pools out of the options; None for one server that does both."""
+def take_variants(options: dict[str, Any]) -> list[Variant]:
+    """Take what is compared out of the options: every token budget with every scheduler.
+
+    Raises:
+        InputError: an unknown scheduler, or options that contradict each other.
+    """
+    chunks = options.pop("chunk") or [None]
+    schedulers = options.pop("scheduler") or [None]
+    for name in schedulers:
+        if name is not None:
+            choice(name, SCHEDULERS, "scheduler")
+    pools = _take_pools(options, DISAGGREGATED in schedulers)
+    return [
+        Variant(chunk, *(("vllm", pools) if scheduler == DISAGGREGATED else (scheduler, None)))
+        for scheduler in schedulers
+        for chunk in chunks
+    ]
+
+
+def _take_pools(options: dict[str, Any], disaggregated: bool) -> Pools | None:
+    """Take the pools out of the options; None for servers that do both."""
     from costmodel.simulation.pools import Pools
 
     names = ("prefill_gpus", "decode_gpus", "kv_bandwidth", "kv_latency_ms")
     prefill, decode, bandwidth, latency = (
         single(name, value) if isinstance(value := options.pop(name), list) else value for name in names
     )
-    if options["scheduler"] != "disaggregated":
+    if not disaggregated:
         given = [
             name for name, value in zip(names, (prefill, decode, bandwidth, latency), strict=True) if value is not None
         ]
@@ -286,7 +360,6 @@ def take_pools(options: dict[str, Any]) -> Pools | None:
                 f"{flag(given[0])} is for --scheduler disaggregated, where some servers prefill and others decode"
             )
         return None
-    options["scheduler"] = "vllm"
     if bandwidth is not None and options.get("decode_ms") is not None:
         raise InputError(
             "--kv-bandwidth needs a model, whose bytes travel; with fixed step times only --kv-latency-ms counts"
@@ -294,17 +367,23 @@ def take_pools(options: dict[str, Any]) -> Pools | None:
     return Pools(
         prefill=1 if prefill is None else prefill,
         decode=1 if decode is None else decode,
-        bandwidth=None if bandwidth is None else positive(bandwidth, "kv-bandwidth") * 1e9,
-        latency=0.0 if latency is None else latency / 1e3,
+        bandwidth=None if bandwidth is None else positive(bandwidth, "kv-bandwidth", MOST_BANDWIDTH) * 1e9,
+        latency=0.0 if not latency else _latency(latency) / 1e3,
     ).checked()
 
 
-def take_server(options: dict[str, Any], chunk: int | str | None) -> ServerOptions:
-    """Take model, GPU and flags out of the options.
+def _latency(value: float) -> float:
+    """Return a latency in milliseconds that is not 0, or raise :class:`InputError`."""
+    if value < 0 or math.isnan(value):
+        raise InputError(f"kv-latency-ms must be a number, 0 or above, not {value:g}")
+    return positive(value, "kv-latency-ms", MOST_LATENCY_MS)
+
+
+def take_server(options: dict[str, Any]) -> ServerOptions:
+    """Take model, GPU and flags out of the options; what is compared is left out.
 
     Args:
         options: of the command.
-        chunk: token budget.
 
     Raises:
         InputError: options that contradict each other.
@@ -313,7 +392,7 @@ def take_server(options: dict[str, Any], chunk: int | str | None) -> ServerOptio
         raise InputError(f"pp {stages}: pipeline stages are not simulated; divide the model with --tp")
     decode, prefill = options.pop("decode_ms", None), options.pop("prefill_ms", None)
     taken: dict[str, Any] = {}
-    for name in (*MODEL_NAMES, *FLAG_NAMES, "scheduler"):
+    for name in (*MODEL_NAMES, *FLAG_NAMES):
         value = options.pop(name)
         taken[name] = single(name.replace("_", "-"), value) if isinstance(value, list) else value
     if decode is not None or prefill is not None:
@@ -329,7 +408,6 @@ def take_server(options: dict[str, Any], chunk: int | str | None) -> ServerOptio
         raise InputError(f"--rung roofline takes datasheet rates, {flag(other)} others; leave out one of them")
     if taken["asynchronous"] is None:
         del taken["asynchronous"]
-    taken["chunk"] = chunk
     return taken  # type: ignore[return-value]
 
 

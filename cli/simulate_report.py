@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Sequence
 
-from costmodel.cli.simulate_words import cell, moved, server_name, spike_height, value, workload
-from costmodel.cli.text import count, listed, milliseconds, percent, plural, seconds, significant, table
+from costmodel.cli.simulate_words import cell, moved, rung_name, server_name, value, workload
+from costmodel.cli.text import count, listed, milliseconds, percent, plural, seconds, significant, table, wrapped
 from costmodel.engine import VLLM_VERSION
-from costmodel.simulation.results import SHARES, Percentiles, Result, ServerInfo, Simulation
+from costmodel.simulation.results import SHARES, PoolsInfo, Result, ServerInfo, Simulation
 
-WIDTH = 118
-"""Longest line of a paragraph."""
 MOST_SPIKES = 8
 """Injections that have a row of their own."""
 
@@ -24,88 +20,19 @@ def report(item: Simulation) -> str:
     return "\n\n".join(part for part in [*parts, remarks([item])] if part)
 
 
-def comparison(items: Sequence[Simulation]) -> str:
-    """Return one table of simulations of the same experiment with several token budgets."""
-    header = [
-        "token budget",
-        "steps",
-        "height ms",
-        "ITL p50",
-        "p99",
-        "p99.9",
-        "max",
-        "stalls",
-        "TTFT p50",
-        "max",
-        "at the spike",
-    ]
-    rows = []
-    for item in items:
-        result = item.injected or item.baseline
-        if result is None:
-            continue
-        itl, ttft = result.itl, result.ttft
-        rows.append(
-            [
-                count(item.server.token_budget),
-                count(max((spike.steps for spike in item.spikes), default=0)),
-                milliseconds(height) if (height := spike_height(item)) else "–",
-                *(cell(itl, name) for name in ("p50", "p99", "p99.9", "max")),
-                significant(_per_stream(item, result.stalls), 3),
-                *(cell(ttft, name) for name in ("p50", "max")),
-                " ".join(moved(item)[0]) or "–",
-            ]
-        )
-    text = table(rows, header)
-    legend = (
-        "  steps: mixed steps per prompt; ITL and TTFT in ms; stalls: gaps over "
-        f"{items[0].injected.stall_detail.factor if items[0].injected else 3:g} × the median per stream;\n"
-        "  TTFT: of the injected prompts, from when they are sent; at the spike: percentiles of the ITL"
-    )
-    return "\n\n".join(part for part in (_heading(items[0]), text, legend, _trade(items), remarks(items)) if part)
-
-
-def _trade(items: Sequence[Simulation]) -> str:
-    """Say what the smallest budget does beside the largest."""
-    full = [item for item in items if _itl_and_ttft(item)]
-    if len(full) < 2:
-        return ""
-    small, large = (pick(full, key=lambda item: item.server.token_budget) for pick in (min, max))
-    return _trade_of(small, large)
-
-
-def _trade_of(small: Simulation, large: Simulation) -> str:
-    low, high = _itl_and_ttft(small), _itl_and_ttft(large)
-    if low is None or high is None or small is large:
-        return ""
-    (low_itl, low_ttft), (high_itl, high_ttft) = low, high
-    return wrapped(
-        f"A budget of {count(small.server.token_budget)} instead of {count(large.server.token_budget)}: the longest gap is "
-        f"{seconds(low_itl.max_s)} instead of {seconds(high_itl.max_s)}, the median TTFT of the prompt "
-        f"{seconds(low_ttft.p50_s)} instead of {seconds(high_ttft.p50_s)}."
-    )
-
-
-def _itl_and_ttft(item: Simulation) -> tuple[Percentiles, Percentiles] | None:
-    if item.injected is None or item.injected.itl is None or item.injected.ttft is None:
-        return None
-    return item.injected.itl, item.injected.ttft
-
-
 def remarks(items: Sequence[Simulation]) -> str:
     """Return notes and warnings, each once."""
     notes = dict.fromkeys(f"note: {text}" for item in items for text in item.notes)
     warnings = dict.fromkeys(f"warning: {text}" for item in items for text in item.warnings)
-    return "\n".join([*notes, *warnings])
+    return "\n".join(map(wrapped, [*notes, *warnings]))
 
 
 # --- what was simulated ---------------------------------------------------------------------------------------------------
 
 
 def _heading(item: Simulation) -> str:
-    server = item.server
-    rung = {"fixed": "", "roofline": ", roofline rung", "calibrated": f", calibrated rung ({server.calibration})"}
-    return f"{server_name(server)}{rung[server.rung]}\n{workload(item.workload)}"
+    server = ", ".join(filter(None, [server_name(item.server), rung_name(item.server)]))
+    return f"{server}\n{wrapped(workload(item.workload))}"
 
 
 def _server(server: ServerInfo) -> str:
@@ -128,13 +55,16 @@ def _server(server: ServerInfo) -> str:
     pools = ""
     if server.pools is not None:
         pools = f", {server.pools.prefill_servers} × prefill and {server.pools.decode_servers} × decode, each"
+        parts.append(_transfer(server.pools))
     return wrapped(f"Server: {names.get(server.scheduler, server.scheduler)} scheduler{pools}: {', '.join(parts)}")
 
 
-def wrapped(text: str) -> str:
-    """Return a paragraph in lines of a width that can be read."""
-    tied = re.sub(r"(?<=\d) (?=\S)", "\N{NO-BREAK SPACE}", text)  # a number stays with its unit
-    return "\n".join(textwrap.wrap(tied, WIDTH, subsequent_indent="  ")).replace("\N{NO-BREAK SPACE}", " ")
+def _transfer(pools: PoolsInfo) -> str:
+    """Say how the KV cache of a prompt travels."""
+    speed = pools.kv_bandwidth_bytes_per_s
+    parts = [f"at {significant(speed / 1e9, 3)} GB/s"] if speed is not None else []
+    parts += [f"with a latency of {seconds(pools.kv_latency_s)}"] if pools.kv_latency_s else []
+    return f"KV cache sent {' '.join(parts)}" if parts else "KV cache sent in no time"
 
 
 # --- the long-prompt experiment -------------------------------------------------------------------------------------------
@@ -147,12 +77,12 @@ def _interference(item: Simulation) -> list[str]:
         ["gaps per stream", *(count(run.gaps_per_stream or 0) for run in runs)],
         [
             f"stalls per stream (over {factor:g} × the median)",
-            *(significant(_per_stream(item, run.stalls), 3) for run in runs),
+            *(significant(per_stream(item, run.stalls), 3) for run in runs),
         ],
     ]
     limit = runs[0].stall_detail.limit_s
     if limit is not None:
-        over = [significant(_per_stream(item, run.stall_detail.over_limit or 0), 3) for run in runs]
+        over = [significant(per_stream(item, run.stall_detail.over_limit or 0), 3) for run in runs]
         rows.append([f"gaps over {seconds(limit)} per stream", *over])
     rows += [[f"ITL {name} [ms]", *(cell(run.itl, name) for run in runs)] for name in (*SHARES, "mean")]
     rows.append(["tokens/s of all streams", *(count(run.output_tokens_per_s) for run in runs)])
@@ -175,15 +105,15 @@ def _prompts(item: Simulation) -> str:
         ]
         for spike in item.spikes[:MOST_SPIKES]
     ]
-    refused = "".join(
-        f"\n  {plural(number, 'prompt')} refused: {reason}" for reason, number in item.injected.requests.refused.items()
-    )
+    asked = item.injected.requests
+    refused = "".join(f"\n  {plural(number, 'prompt')} refused: {reason}" for reason, number in asked.refused.items())
+    counts = f"{count(asked.sent)} sent, {count(asked.done)} done, {count(asked.unfinished)} unfinished"
     if not rows:
         one = item.workload["prompt_tokens"] == 1
         return (
             "A prompt of one token is one more decode: no step has prefill"
             if one
-            else "No injected prompt was scheduled"
+            else f"No injected prompt was scheduled ({counts})"
         ) + refused
     text = table(rows, ["sent s", "first step s", "steps", "longest ms", "all ms", "TTFT ms"], left=0)
     more = len(item.spikes) - len(rows)
@@ -191,7 +121,8 @@ def _prompts(item: Simulation) -> str:
         text += f"\n  … {plural(more, 'more prompt')}"
     ttft = item.injected.ttft
     of_all = f"; p50 {milliseconds(ttft.p50_s)}, max {milliseconds(ttft.max_s)} ms" if ttft else ""
-    return f"The injected prompts (TTFT counts from when the prompt is sent{of_all})\n{text}{refused}"
+    head = f"The injected prompts: {counts} (TTFT counts from when the prompt is sent{of_all})"
+    return f"{wrapped(head)}\n{text}{refused}"
 
 
 def _sentence(item: Simulation) -> str:
@@ -226,7 +157,8 @@ def _when(item: Simulation) -> str:
     return f"every {item.workload['every_s']:g} s, when a prompt comes ({count(len(times))} times)"
 
 
-def _per_stream(item: Simulation, number: int) -> float:
+def per_stream(item: Simulation, number: int) -> float:
+    """Return a count per standing stream."""
     streams = item.workload["streams"]
     return number / streams if isinstance(streams, int) and streams else float(number)
 
@@ -249,12 +181,25 @@ def _load(item: Simulation) -> list[str]:
     rows = [[name, *(cell(found, column) for column in columns)] for name, found in names.items()]
     text = table(rows, ["milliseconds", *columns])
     text += "\n\n  Latencies count from when a request is sent; queueing ends when it is first scheduled."
-    return [text, _counts(result), _goodput(result, "of the requests")]
+    return [text + _overhead(item.server), _counts(result, item.server), _goodput(result, "of the requests")]
 
 
-def _counts(result: Result) -> str:
+def _overhead(server: ServerInfo) -> str:
+    """Say what part of the latencies lies before the engine."""
+    fixed, each = server.request_overhead_s, server.request_overhead_per_prompt_token_s
+    if not fixed and not each:
+        return ""
+    parts = [seconds(fixed, 3), *([f"{seconds(each, 3)} per prompt token"] if each else [])]
+    return (
+        f"\n  TTFT, queueing and end to end include {' + '.join(parts)} before the engine has a request\n"
+        "  (fitted for this load; it grows with the batch)."
+    )
+
+
+def _counts(result: Result, server: ServerInfo) -> str:
     asked, prompts = result.requests, max(result.prompt_tokens, 1)
     refused = count(sum(asked.refused.values()))
+    each = " on one server" if server.pools is not None else ""
     rows = [
         [
             "requests",
@@ -267,10 +212,10 @@ def _counts(result: Result) -> str:
         ],
         [
             "batch",
-            f"up to {count(result.running_max)} running, {count(result.waiting_max)} waiting; "
+            f"up to {count(result.running_max)} running, {count(result.waiting_max)} waiting{each}; "
             f"a step runs {percent(result.busy_share)} of the time",
         ],
-        ["KV cache", _kv(result)],
+        ["KV cache", _kv(result) + each],
         [
             "prompts",
             f"{plural(result.prompt_tokens, 'token')}, {percent(result.cached_prompt_tokens / prompts)} of them from the prefix cache",

@@ -43,19 +43,30 @@ def check_table(path: Path, force: bool) -> None:
         what = f"unknown suffix {path.suffix!r}" if suffix else "no suffix"
         raise InputError(f"cannot save a table as {path.name!r}: {what}; use .csv or .parquet")
     if suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise InputError(f"cannot save {path}: Parquet needs pyarrow (pip install pyarrow); .csv needs nothing")
+        raise InputError(
+            f"cannot save {path}: Parquet needs pyarrow (pip install 'llm-costmodel[parquet]'); .csv needs nothing"
+        )
     check_writable(path, force)
 
 
-def write_table(path: Path, served: Sequence[Served]) -> None:
-    """Write the requests of a run, in the order of their arrival."""
+def write_table(path: Path, served: Sequence[Served], force: bool) -> None:
+    """Write the requests of a run, in the order of their arrival.
+
+    Args:
+        path: of the table.
+        served: requests.
+        force: whether a file of that name may be replaced.
+
+    Raises:
+        InputError: as in :func:`~costmodel.cli.files.write_atomically`.
+    """
     rows = [row(item) for item in served]
     if path.suffix.lower() == ".csv":
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows(["" if value is None else _text(value) for value in values] for values in rows)
-        write_atomically(path, text.getvalue())
+        write_atomically(path, text.getvalue(), force)
         return
     import pyarrow
     import pyarrow.parquet
@@ -68,12 +79,35 @@ def write_table(path: Path, served: Sequence[Served]) -> None:
     table = pyarrow.table(dict(zip(COLUMNS, map(list, columns), strict=True)), schema=schema)
     stream = io.BytesIO()
     pyarrow.parquet.write_table(table, stream)
-    write_atomically(path, stream.getvalue())
+    write_atomically(path, stream.getvalue(), force)
 
 
 def row(item: Served) -> tuple[float | int | str | bool | None, ...]:
-    """Return one request in the order of :data:`COLUMNS`; None for what did not happen. Latencies count from when it was sent."""
+    """Return one request in the order of :data:`COLUMNS`; None for what did not happen. Latencies count from when it was sent.
+
+    A standing stream is there from the beginning and has no end: it is never scheduled, has no first token and no length.
+    """
     request = item.request
+    if request.standing:
+        return (
+            request.arrival,
+            request.prompt,
+            None,
+            request.group,
+            request.priority,
+            None,
+            None,
+            item.last if item.tokens else None,
+            None,
+            (item.last - request.arrival) / item.tokens if item.tokens else None,
+            None,
+            None,
+            item.tokens,
+            False,
+            item.preemptions,
+            item.cached,
+            None,
+        )
     tpot = (item.last - item.first) / (item.tokens - 1) if item.done and item.tokens > 1 else math.nan
     end = item.last if item.done else math.nan
     times = [item.scheduled, item.first, item.last]

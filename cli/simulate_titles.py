@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from costmodel.cli.figures.style import creator, format_ratio, format_seconds, format_share
-from costmodel.cli.simulate_words import moved, server_name
+from costmodel.cli.simulate_words import budget_name, common_name, differs, itl_and_ttft, labels, moved, rung_name
 from costmodel.cli.text import count, listed, plural
 from costmodel.simulation.results import Result, Simulation
 from costmodel.simulation.simulating import Simulated
@@ -37,20 +38,27 @@ def spike_title(item: Simulation) -> str:
 
 
 def trade_title(found: Sequence[Simulated]) -> str:
-    """Compare the smallest budget with the largest."""
-    full = [each for each in found if each.runs[-1].result.itl and each.runs[-1].result.ttft]
+    """Compare the smallest budget with the largest, or the scheduler with the shortest gap with the one with the earliest token."""
+    documents = [each.document for each in found]
+    full = [
+        (name, item, latencies)
+        for name, item in zip(labels(documents), documents, strict=True)
+        if (latencies := itl_and_ttft(item)) is not None
+    ]
     if len(full) < 2:
-        return spike_title(found[0].document)
-    small, large = (pick(full, key=lambda each: each.document.server.token_budget) for pick in (min, max))
-    parts = []
-    for each in (large, small):
-        itl, ttft = each.runs[-1].result.itl, each.runs[-1].result.ttft
-        if itl is not None and ttft is not None:
-            parts.append((itl.max_s, ttft.p50_s))
-    (high, soon), (low, late) = parts
+        return spike_title(documents[0])
+    if differs(documents)[0]:
+        name, _, (itl, _) = min(full, key=lambda each: each[2][0].max_s)
+        other, _, (_, ttft) = min(full, key=lambda each: each[2][1].p50_s)
+        return (
+            f"The longest gap is least with {name}: {format_seconds(itl.max_s)}; "
+            f"the prompt's TTFT is least with {other}: {format_seconds(ttft.p50_s)}"
+        )
+    small, large = (pick(full, key=lambda each: each[1].server.token_budget) for pick in (min, max))
+    (low, late), (high, soon) = small[2], large[2]
     return (
-        f"A budget of {count(small.document.server.token_budget)} tokens lowers the longest gap from {format_seconds(high)} to "
-        f"{format_seconds(low)}; the prompt's TTFT goes from {format_seconds(soon)} to {format_seconds(late)}"
+        f"A budget of {count(small[1].server.token_budget)} tokens lowers the longest gap from {format_seconds(high.max_s)} to "
+        f"{format_seconds(low.max_s)}; the prompt's TTFT goes from {format_seconds(soon.p50_s)} to {format_seconds(late.p50_s)}"
     )
 
 
@@ -74,29 +82,58 @@ def gap_title(result: Result) -> str:
     )
 
 
-def load_title(result: Result) -> str:
-    """Say how full the server gets."""
+def gaps_title(found: Sequence[Simulated]) -> str:
+    """Compare the longest gaps of several loads."""
+    documents = [each.document for each in found]
+    full = [
+        (itl.max_s, name)
+        for name, item in zip(labels(documents), documents, strict=True)
+        if item.result and (itl := item.result.itl)
+    ]
+    if len(full) < 2:
+        return "Gaps between two tokens"
+    (low, best), (high, worst) = min(full), max(full)
+    what = "" if differs(documents)[0] else "a budget of "
+    return f"The longest gap is {format_seconds(low)} with {what}{best} and {format_seconds(high)} with {what}{worst}"
+
+
+class Peaks(NamedTuple):
+    """The fullest that a server was, or all servers together: what the panels of the figure show."""
+
+    running: int
+    waiting: int
+    used: int
+    """KV blocks."""
+    blocks: int | None
+    """KV blocks that requests could have; None for memory without end."""
+
+
+def load_title(result: Result, peaks: Peaks, servers: int) -> str:
+    """Say how full the servers get."""
     cache = f", {plural(result.preemptions, 'preemption')}" if result.preemptions else ""
-    if result.kv_blocks:
-        cache += f"; at most {format_share(result.kv_blocks_max / result.kv_blocks)} of the KV cache is used"
-    running = plural(result.running_max, "request")
-    waiting = {0: "none waits", 1: "one waits"}.get(result.waiting_max, f"up to {count(result.waiting_max)} wait")
-    return f"Up to {running} run, {waiting} in {format_seconds(result.duration_s)}{cache}"
+    if peaks.blocks:
+        whose = "the KV cache" if servers == 1 else "all KV caches"
+        cache += f"; at most {format_share(peaks.used / peaks.blocks)} of {whose} is used"
+    where = "" if servers == 1 else f" on {servers} servers"
+    waiting = {0: "none waits", 1: "one waits"}.get(peaks.waiting, f"up to {count(peaks.waiting)} wait")
+    return (
+        f"Up to {plural(peaks.running, 'request')} run{where}, {waiting} in {format_seconds(result.duration_s)}{cache}"
+    )
 
 
-def foot(item: Simulation, budget: bool = True) -> str:
-    """Return the footer: model, GPU, rung and what was asked."""
-    server, work = item.server, item.workload
-    rungs = {"fixed": "", "roofline": "roofline rung", "calibrated": f"calibrated rung ({server.calibration})"}
-    parts = [server_name(server), rungs[server.rung]]
+def foot(items: Sequence[Simulation]) -> str:
+    """Return the footer: model, GPU, rung and what was asked; of several simulations, what they have in common."""
+    server, work = items[0].server, items[0].workload
+    parts = [common_name(items).replace("NVIDIA ", ""), rung_name(server)]
     if work["kind"] == "interference":
         parts.append(
             f"{plural(int(work['streams'] or 0), 'stream')} at context {count(float(work['context_tokens'] or 0))}"
         )
     elif work["kind"] == "trace":
         parts.append(Path(str(work["path"])).name)
-    if budget:
-        parts.append(f"budget {count(server.token_budget)}")
-    if server.scheduler != "vllm":
-        parts.append(server.scheduler)
+    if len(items) == 1:
+        budget = budget_name(items[0])
+        parts.append("one step" if "step" in budget else f"budget {budget}")
+        if server.scheduler != "vllm" and server.pools is None:
+            parts.append(server.scheduler)
     return " · ".join([*filter(None, parts), creator()])

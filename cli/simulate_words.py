@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from costmodel.cli.text import count, milliseconds, percent, plural
@@ -14,10 +15,52 @@ RAISED = 1.05
 
 
 def server_name(server: ServerInfo) -> str:
-    """Return model and GPU, or that the step times were fixed."""
+    """Return model and GPUs, or that the step times were fixed."""
     if server.model is None:
         return "Fixed step times"
-    return f"{server.model} on {server.gpus} × {server.gpu}"
+    pools = ""
+    if server.pools is not None:
+        each = server.pools.gpus_per_server
+        pools = f" ({server.pools.prefill_servers * each} prefill + {server.pools.decode_servers * each} decode)"
+    return f"{server.model} on {server.gpus} × {server.gpu}{pools}"
+
+
+def common_name(items: Sequence[Simulation]) -> str:
+    """Return model and GPUs of simulations that are compared; without a number where they have different ones."""
+    server = items[0].server
+    if server.model is None or len({item.server.gpus for item in items}) == 1:
+        return server_name(server)
+    return f"{server.model} on {server.gpu}"
+
+
+def rung_name(server: ServerInfo) -> str:
+    """Return the rung in words; nothing where step times were fixed."""
+    names = {"fixed": "", "roofline": "roofline rung", "calibrated": f"calibrated rung ({server.calibration})"}
+    return names[server.rung]
+
+
+def differs(items: Sequence[Simulation]) -> tuple[bool, bool]:
+    """Tell whether simulations differ in their scheduler, and in their token budget."""
+    schedulers = {item.server.scheduler for item in items}
+    return len(schedulers) > 1, len({item.server.token_budget for item in items}) > 1
+
+
+def labels(items: Sequence[Simulation]) -> list[str]:
+    """Return what tells each simulation from the others: its scheduler, its token budget, or both."""
+    scheduler, budget = differs(items)
+    if not scheduler:
+        return [budget_name(item) for item in items]
+    return [", ".join([item.server.scheduler, *([budget_name(item)] if budget else [])]) for item in items]
+
+
+def budget_name(item: Simulation) -> str:
+    """Return a token budget: ``512``, or ``one step (8,032)`` where it is that of the injected prompts beside all streams."""
+    work, tokens = item.workload, item.server.token_budget
+    if work["kind"] == "interference":
+        prompt, at_once, streams = (int(work[name] or 0) for name in ("prompt_tokens", "prompts", "streams"))
+        if tokens == prompt * at_once + streams:
+            return f"one step ({count(tokens)})"
+    return count(tokens)
 
 
 def workload(work: dict[str, Any]) -> str:
@@ -75,6 +118,13 @@ def moved(item: Simulation) -> Moved:
         else:
             higher.append(name)
     return Moved(at, higher, still)
+
+
+def itl_and_ttft(item: Simulation) -> tuple[Percentiles, Percentiles] | None:
+    """Return the gaps and the TTFTs of an experiment with injections; None where there are none of either."""
+    if item.injected is None or item.injected.itl is None or item.injected.ttft is None:
+        return None
+    return item.injected.itl, item.injected.ttft
 
 
 def spike_height(item: Simulation) -> float:

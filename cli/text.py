@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
+import textwrap
 from collections.abc import Sequence
+
+WIDTH = 118
+"""Longest line of a paragraph."""
 
 
 def seconds(value: float, digits: int = 4) -> str:
@@ -76,6 +81,12 @@ def plural(number: int, noun: str, many: str = "") -> str:
 def listed(names: Sequence[str]) -> str:
     """Return ``p50``, ``p50 and p99``, ``p50, p99 and max``."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def wrapped(text: str) -> str:
+    """Return a paragraph in lines of a width that can be read."""
+    tied = re.sub(r"(?<=\d) (?=\S)", "\N{NO-BREAK SPACE}", text)  # a number stays with its unit
+    return "\n".join(textwrap.wrap(tied, WIDTH, subsequent_indent="  ")).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), left: int = 1, indent: str = "  ") -> str:

@@ -44,6 +44,12 @@ class Panel(NamedTuple):
     """What the equations say of the spike [s]; None for no line."""
 
 
+def check_panels(count: int) -> None:
+    """Raise :class:`InputError` if there is no room for so many panels."""
+    if not 1 <= count <= MOST_PANELS:
+        raise InputError(f"the figure of gaps has up to {MOST_PANELS} panels, not {count}; give fewer values")
+
+
 def draw_itl(panels: Sequence[Panel], duration: float, title: str, foot: str) -> Figure:
     """Draw every gap against time.
 
@@ -56,10 +62,7 @@ def draw_itl(panels: Sequence[Panel], duration: float, title: str, foot: str) ->
     Raises:
         InputError: too many panels, or no gap in any.
     """
-    if not 1 <= len(panels) <= MOST_PANELS:
-        raise InputError(
-            f"the figure of gaps has up to {MOST_PANELS} panels, not {len(panels)}; give fewer values of --chunk"
-        )
+    check_panels(len(panels))
     shown = [panel for panel in panels if len(panel.gaps)]
     if not shown:
         raise InputError("no token came after another: there is no gap to draw")
@@ -149,8 +152,10 @@ def _add_legend(figure: Figure, panels: Sequence[Panel]) -> None:
     """Say what point, triangle and dashed line are."""
     entries: list[tuple[Any, str]] = [
         (Line2D([], [], color=style.BLUE, linewidth=3), "usual gaps"),
-        (Line2D([], [], color=style.VERMILLION, marker="o", linewidth=1.1), f"gaps over {HIGH:g} × the median"),
     ]
+    if any(panel.longest > HIGH * panel.usual for panel in panels):
+        stem = Line2D([], [], color=style.VERMILLION, marker="o", linewidth=1.1)
+        entries.append((stem, f"gaps over {HIGH:g} × the median"))
     if any(0 < len(set(panel.injections)) <= style.MOST_MARKS for panel in panels):
         entries.append(
             (

@@ -118,13 +118,15 @@ def _different_starts(ladders: Sequence[Ladder]) -> list[Ladder]:
 
 
 def _name_values(figure: Figure, axes: Axes, ladders: Sequence[Ladder], unit: float) -> None:
-    """Write the values between beginning and end beside the points of a few curves, equal ones of one percentile once."""
+    """Write the values between beginning and end beside the points of a few curves, equal ones once."""
     if len(ladders) > _LABELLED:
         return
     points = [trace(axes, range(len(each.rungs)), [value / unit for value in each.rungs.values()]) for each in ladders]
     labels: dict[tuple[int, str], Label] = {}
     for ladder in ladders:
+        texts = [style.format_seconds(value) for value in ladder.rungs.values()]
         for index, value in list(enumerate(ladder.rungs.values()))[1:-1]:
-            text = style.format_seconds(value)
-            labels.setdefault((index, text), Label(index, value / unit, text))
+            text = texts[index]
+            if text not in (texts[index - 1], texts[-1]):  # said already, or at the end
+                labels.setdefault((index, text), Label(index, value / unit, text))
     place_labels(figure, axes, list(labels.values()), np.concatenate(points))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -43,15 +44,14 @@ def draw_load(course: Course, blocks: int | None, title: str, foot: str, injecti
         raise InputError("no step was run: there is nothing to draw")
     cache = np.asarray(course.used) / blocks * 100 if blocks else np.asarray(course.used)
     label = "KV cache\nused (%)" if blocks else "KV cache\n(blocks)"
-    rows = (
-        (course.running, "running\n(requests)", style.BLUE, True),
-        (course.waiting, "waiting\n(requests)", style.VERMILLION, True),
-        (cache, label, style.GREEN, False),
-    )
+    rows = [(course.running, "running\n(requests)", style.BLUE, True)]
+    if np.any(course.waiting):
+        rows.append((course.waiting, "waiting\n(requests)", style.VERMILLION, True))
+    rows.append((cache, label, style.GREEN, not blocks))
     with style.styled():
         figure = style.new_figure()
         style.add_frame(figure, title, foot)
-        panels = figure.subplots(3, 1, sharex=True)
+        panels = figure.subplots(len(rows), 1, sharex=True)
         for axes, (values, name, color, whole) in zip(panels, rows, strict=True):
             _draw(axes, np.asarray(course.times), np.asarray(values, float), color, whole)
             axes.set_ylabel(name)
@@ -68,12 +68,12 @@ def draw_load(course: Course, blocks: int | None, title: str, foot: str, injecti
 
 
 def _draw(axes: Axes, times: Any, values: Any, color: str, whole: bool) -> None:
-    """Draw one quantity; ``whole`` if it goes in steps of requests."""
-    axes.fill_between(times, values, step="post" if whole else None, color=color, alpha=0.25, linewidth=0)
-    axes.plot(times, values, drawstyle="steps-post" if whole else "default", color=color, linewidth=1.4)
-    top = max(float(values.max()), 1.0)
-    axes.set_ylim(0, 1.12 * top)
+    """Draw one quantity, which stays as it is until something happens; ``whole`` if it is a number of things."""
+    axes.fill_between(times, values, step="post", color=color, alpha=0.25, linewidth=0)
+    axes.plot(times, values, drawstyle="steps-post", color=color, linewidth=1.4)
+    top = max(float(values.max()), 1.0 if whole else 1e-3)
     step = max(style.nice_step(top / 4), 1.0 if whole else 0.0)
-    ticks = style.multiples(step, 0, top)
+    ticks = style.multiples(step, 0, math.ceil(top / step - 1e-9) * step)
+    axes.set_ylim(0, 1.04 * ticks[-1])
     axes.set_yticks(ticks, [style.plain(tick, step) for tick in ticks])
     axes.grid(True, axis="y")

@@ -48,7 +48,7 @@ def save_figure(figure: Figure, path: Path, force: bool) -> None:
         InputError: as in :func:`check_target`, or the disk refuses.
     """
     check_target(path, force)
-    write_atomically(path, _rendered(figure, path.suffix.lower().removeprefix(".")))
+    write_atomically(path, _rendered(figure, path.suffix.lower().removeprefix(".")), force)
 
 
 def _rendered(figure: Figure, suffix: str) -> bytes:

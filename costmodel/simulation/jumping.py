@@ -84,8 +84,22 @@ class JumpingEngine(Engine):
         """The first of those who wait could not be admitted, and nothing has become free since."""
         self.under_way = FlockBatch([], [])
         """The latest step that was started."""
+        self.leaving: dict[int, State] = {}
+        """By serial number, those who have left the flock with a step whose tokens are not counted yet."""
+        self.counted, self.counted_at = 0, 0.0
+        """Value of ``count`` after the last step whose tokens were counted, and when it ended."""
 
     # --- the loop ---------------------------------------------------------------------------------------------------------
+
+    def run(self) -> Tally:
+        """Run until no request is left, or time is up; what the flock's members have got is written down, also after Ctrl-C."""
+        try:
+            return super().run()
+        finally:
+            for state in [*(state for _, _, state in self.ends), *self.steady, *self.leaving.values()]:
+                if self.counted > state.joined:
+                    state.served.tokens += self.counted - state.joined
+                    state.served.last = self.counted_at
 
     def leap(self, queue: deque[Batch] | None) -> bool | None:
         """Run the flock until something happens; see :meth:`Engine.leap`."""
@@ -153,6 +167,8 @@ class JumpingEngine(Engine):
         tally = self.tally
         tally.sample(start, len(self.running), len(self.waiting), self.pool.used)
         counted = done - self.settings.asynchronous  # the last step is read later
+        if counted:
+            self.counted, self.counted_at = self.count + counted, lag if self.settings.asynchronous else end
         if counted and (weight := self.counting + self.held_counting):
             tally.segments.extend((weight, size, counted, *first, *growth))
             if tally.keep_times:
@@ -254,7 +270,11 @@ class JumpingEngine(Engine):
 
     def _count(self, batch: Batch) -> None:
         """Count the gaps of a step's members."""
-        if isinstance(batch, FlockBatch) and batch.counting:
+        if not isinstance(batch, FlockBatch):
+            return
+        if batch.flock:
+            self.counted, self.counted_at = self.counted + 1, batch.end
+        if batch.counting:
             self.tally.gap(batch.end - batch.before, batch.counting, batch.end)
 
     def _note_entries(self, batch: Batch) -> None:
@@ -285,7 +305,6 @@ class JumpingEngine(Engine):
         if not request.standing:
             return
         self.last_end = max(self.last_end, self.now)
-        self.running[-1].given = 1
         self.joining.append(self.running[-1])
 
     def _join(self) -> None:
@@ -351,12 +370,14 @@ class JumpingEngine(Engine):
             state = heapq.heappop(self.ends)[2]
             self._drop(state)
             state.given = state.output
+            self.leaving[state.serial] = state
             found.append(state)
         return found
 
     def _leave(self, state: State, time: float) -> None:
         """Let a member end, with its last token at ``time``."""
         served = state.served
+        self.leaving.pop(state.serial, None)
         served.tokens, served.last, served.done = state.output, time, True
         state.stale = 0
         if state.running:
@@ -392,12 +413,13 @@ class JumpingEngine(Engine):
     def _schedule_one_by_one(self) -> Batch:
         """Schedule a step as the plain engine does, with every member as a request of its own: somebody has to give up blocks."""
         members = [state for _, _, state in self.ends]
-        self.ends = []
+        self.ends, self.counted = [], self.count  # what is not read yet is read one by one
         for state in members:
             self._drop(state)
             state.given = state.output - (state.end_at - self.count)
         for state in self.steady:
             self._hold_steady(state, -1)
+            state.given += self.count - state.joined
             if state.joined < self.count:
                 state.computed = state.request.prompt + self.settings.asynchronous
         members, self.steady = members + self.steady, []
@@ -411,6 +433,9 @@ class JumpingEngine(Engine):
             for state in self.under_way.leaving:
                 state.placeholders = state.in_flight = 1
                 state.known = state.prompt + state.output - 1
+                if not state.served.done:
+                    state.served.tokens, state.served.last = state.output - 1, self.under_way.before
+                    state.joined = self.count
                 state.held = self._blocks(state.computed)
                 self._hold(state, state.computed - 1)
             self.under_way.flock = 0
@@ -428,7 +453,7 @@ class JumpingEngine(Engine):
         state.placeholders = state.in_flight = ahead
         state.served.tokens = state.given - ahead
         state.served.last = self.last_end
-        state.known = state.prompt + (1 if state.request.held else state.served.tokens)
+        state.known = state.prompt + (1 if state.request.held else state.request.standing + state.served.tokens)
         self._hold(state, min(state.computed - ahead, state.known))
         if ahead:
             state.served.last = self.under_way.before

@@ -136,6 +136,7 @@ def pools_info(server: Server, pools: Pools) -> PoolsInfo:
         decode_servers=pools.decode,
         kv_bandwidth_bytes_per_s=_bandwidth(server, pools) if known else None,
         kv_latency_s=pools.latency,
+        gpus_per_server=server.info.gpus,
     )
 
 

@@ -17,6 +17,7 @@ from costmodel.equations.rates import CalibratedRates
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import InputError, shown
 from costmodel.memory import memory_of
+from costmodel.simulation import hints
 from costmodel.simulation.clock import Clock, FixedClock, StepClock
 from costmodel.simulation.results import ServerInfo
 from costmodel.simulation.settings import POLICIES, SCHEDULERS, Settings
@@ -137,7 +138,7 @@ def make_server(
             kv_dtype=options.get("kv_dtype"),
             compute_dtype=options.get("compute_dtype"),
         )
-        notes += deployment.notes
+        notes += [*deployment.notes, *hints.stand_in(options.get("engine", "vllm"), options.get("scheduler"))]
         fitted = None
         if options.get("rung") != "roofline":
             fitted = choose_calibration(

@@ -11,6 +11,7 @@ from typing import Unpack
 
 from costmodel.checks import positive, whole
 from costmodel.hardware.errors import InputError
+from costmodel.simulation import hints
 from costmodel.simulation.jumping import JumpingEngine, can_jump
 from costmodel.simulation.pools import Pools, pools_info, run_pools
 from costmodel.simulation.quantiles import Gaps
@@ -160,9 +161,17 @@ def run_interference(
         spikes=tuple(sorted(spikes, key=lambda item: (item.injected_s, item.time_s))) if len(runs) > 1 else (),
         interrupted=last.interrupted,
         notes=server.notes,
-        warnings=server.warnings,
+        warnings=(*server.warnings, *_unfelt(options, prompt, server.settings, streams)),
     )  # fmt: skip
     return Simulated(document, tuple(runs))
+
+
+def _unfelt(options: ServerOptions, prompt: int, settings: Settings, streams: int) -> list[str]:
+    """Return what is to be said of chunks with fixed step times."""
+    decode, prefill = options.get("decode_s"), options.get("prefill_s")
+    if decode is None or prefill is None or settings.scheduler not in ("vllm", "sarathi"):
+        return []
+    return hints.unfelt_chunks(decode, prefill, prompt, settings, streams)
 
 
 MOST_INJECTED = 4096
@@ -217,7 +226,7 @@ def simulate_load(
         clients: that send their next request when their last answer ends; the first ones all at once.
         rate: requests per second at random, instead of clients.
         burstiness: 1 for a Poisson process; shape of the gamma distribution of the gaps otherwise, as in ``vllm bench serve``.
-        requests: in all; None for ten per client.
+        requests: in all; None for ten per client, or 1,000 at a rate.
         duration: of the arrivals at a rate, instead of a number of requests [s].
         prompt, output, spread: lengths are uniform in [(1 − spread)·L, L] [tokens].
         think, ramp: pause of a client before it asks again; time over which the clients begin [s].
@@ -293,7 +302,7 @@ def run_load(
         server=_info(server, pools),
         result=run.result,
         interrupted=run.interrupted,
-        notes=server.notes,
+        notes=(*server.notes, *hints.lockstep(clients, requests, spread, ramp)),
         warnings=(*server.warnings, *_overload(run)),
     )  # fmt: skip
     return Simulated(document, (run,))
@@ -356,8 +365,11 @@ def run_trace(
     longest = max((request.prompt for request in trace.requests), default=1)
     server = make_server(options, longest, typical=partial(_typical_of, trace.requests))
     run = _run(server, Listed(trace.requests), limits, math.inf, None, 0, pools, keep_times, progress)
-    left_out = {reason: count for reason, count in trace.rejected.items() if count}
-    warnings = [f"{count:,} requests of the trace are left out: {reason}" for reason, count in left_out.items()]
+    left_out = {reason: count for reason, count in trace.left_out.items() if count}
+    warnings = [
+        f"{count:,} {'request of the trace is' if count == 1 else 'requests of the trace are'} left out: {reason}"
+        for reason, count in left_out.items()
+    ]
     document = Simulation(
         workload={
             "kind": "trace", "path": str(path), "form": trace.form, "requests": len(trace.requests), "speed": speed,
@@ -401,7 +413,8 @@ def _info(server: Server, pools: Pools | None) -> ServerInfo:
     """Return what a document tells of the server."""
     if pools is None:
         return server.info
-    return server.info.model_copy(update={"scheduler": DISAGGREGATED, "pools": pools_info(server, pools)})
+    gpus = server.info.gpus * (pools.prefill + pools.decode)
+    return server.info.model_copy(update={"gpus": gpus, "scheduler": DISAGGREGATED, "pools": pools_info(server, pools)})
 
 
 DISAGGREGATED = "disaggregated"
@@ -411,7 +424,10 @@ DISAGGREGATED = "disaggregated"
 def _overload(run: Run) -> Sequence[str]:
     """Say where the server could not keep up: at the end of the arrivals, most of the requests were waiting."""
     refused = run.result.requests.refused
-    return [f"{count:,} requests were refused: {reason}" for reason, count in refused.items()]
+    return [
+        f"{count:,} {'request was' if count == 1 else 'requests were'} refused: {reason}"
+        for reason, count in refused.items()
+    ]
 
 
 EngineClass = Callable[..., Engine]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
 import zlib
 from collections.abc import Generator
@@ -11,6 +12,8 @@ from typing import IO
 from costmodel.hardware.errors import InputError, nearest
 
 GZIP = b"\x1f\x8b"
+MAX_LINE = 1 << 29
+"""Longest line [bytes]: the result of a benchmark is one line, of hundreds of megabytes at most; a device or a bomb has no end."""
 
 
 def misread(path: str, reason: str, place: str = "") -> InputError:
@@ -22,14 +25,20 @@ def numbered_lines(path: str) -> Generator[tuple[int, str], None, None]:
     """Yield the lines of a file with their numbers from 1; gzip is known by its content.
 
     Raises:
-        InputError: there is no such file, it cannot be read, or a line is not UTF-8.
+        InputError: there is no such file, it cannot be read, or a line is not UTF-8 or longer than :data:`MAX_LINE`.
     """
     try:
         with open(path, "rb") as plain:
             zipped = plain.peek(len(GZIP))[: len(GZIP)] == GZIP
             stream: IO[bytes] = gzip.GzipFile(fileobj=plain) if zipped else plain  # type: ignore[assignment]
             with stream:
-                for number, line in enumerate(stream, 1):
+                for number in itertools.count(1):
+                    line = stream.readline(MAX_LINE + 1)
+                    if not line:
+                        return
+                    if len(line) > MAX_LINE:
+                        reason = f"longer than {MAX_LINE >> 20:,} MiB; a trace has one request a line"
+                        raise misread(path, reason, f"line {number}")
                     yield number, _decoded(path, number, line)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise misread(path, f"the gzip data is damaged or cut off ({error}); fetch the file again") from None

@@ -18,6 +18,9 @@ MAX_LENGTH = 10**12
 MAX_SECONDS = 1e11
 """Nothing later is a time in seconds: 2026 is 1.8e9 since 1970, and 1.8e12 in milliseconds."""
 
+MAX_PRIORITY = (1 << 63) - 1
+"""Most that a priority can be, up or down: what a table of results can hold."""
+
 Line = tuple[int, str]
 
 
@@ -108,22 +111,35 @@ def csv_rows(path: str, lines: Iterable[Line], columns: Columns, notes: list[str
         path: of the file, for errors.
         lines: of the file, with their numbers.
         columns: names, in whatever case.
-        notes: gets a line about columns that are not read.
+        notes: gets a line about columns that are not read, and one about a last line without an end.
 
     Raises:
-        InputError: a column is missing, or a row is wrong.
+        InputError: a column is missing or there twice, or a row is wrong.
     """
-    reader = csv.reader(text for _number, text in lines)
+    number, latest = 1, ""
+
+    def texts() -> Iterator[str]:
+        nonlocal number, latest
+        for each in lines:
+            number, latest = each
+            yield latest
+
+    reader = csv.reader(texts())
     try:
-        header: list[str] = next((fields for fields in reader if fields), [])
-        place = {name.strip().casefold(): index for index, name in enumerate(header)}
+        header: list[str] = next((fields for fields in reader if any(field.strip() for field in fields)), [])
+        names = [name.strip().casefold() for name in header]
+        place = {name: index for index, name in enumerate(names)}
         missing = [name for name in columns.names if name.casefold() not in place]
         if missing:
             reason = f"no column {' or '.join(missing)}; the first line names the columns, {','.join(columns.names)} among them"
-            raise misread(path, f"{reason}, not {shown(','.join(header))}", f"line {max(reader.line_num, 1)}")
+            raise misread(path, f"{reason}, not {shown(','.join(header))}", f"line {number}")
+        optional = CSV_OPTIONAL if columns is CSV_FORMS["csv"] else ()
+        if twice := [name for name in (*columns.names, *optional) if names.count(name.casefold()) > 1]:
+            reason = f"column {twice[0]} is there {names.count(twice[0].casefold())} times; leave the right one"
+            raise misread(path, reason, f"line {number}")
         extra: dict[str, int] = {}
-        if columns is CSV_FORMS["csv"]:
-            extra = {name: place[name] for name in CSV_OPTIONAL if name in place}
+        if optional:
+            extra = {name: place[name] for name in optional if name in place}
             if unread := place.keys() - set(columns.names) - extra.keys():
                 notes.append("columns not read: " + ", ".join(sorted(unread)))
         arrival, prompt, output = (place[name.casefold()] for name in columns.names)
@@ -143,11 +159,13 @@ def csv_rows(path: str, lines: Iterable[Line], columns: Columns, notes: list[str
                 if extra:
                     row = _with_extras(row, {name: fields[index].strip() for name, index in extra.items()})
             except BadValueError as error:
-                raise misread(path, str(error), f"line {reader.line_num}") from None
+                raise misread(path, str(error), f"line {number}") from None
             yield row
+        if latest and not latest.endswith(("\n", "\r")):
+            notes.append("the last line has no line end: if the file was cut off, the last number may be, too")
     except csv.Error as error:
         raise misread(
-            path, f"is not CSV ({error}); save it with commas and one request a line", f"line {reader.line_num}"
+            path, f"is not CSV ({error}); save it with commas and one request a line", f"line {number}"
         ) from None
 
 
@@ -155,13 +173,15 @@ def json_objects(path: str, lines: Iterable[Line]) -> Iterator[tuple[int, dict[s
     """Yield the JSON objects of a file that has one a line, with the numbers of their lines; empty lines do not count.
 
     Raises:
-        InputError: a line is something else.
+        InputError: a line is something else, or has a key twice.
     """
     for number, text in lines:
         if not text.strip():
             continue
         try:
-            found = json.loads(text)
+            found = json.loads(text, object_pairs_hook=_distinct)
+        except BadValueError as error:
+            raise misread(path, str(error), f"line {number}") from None
         except (ValueError, RecursionError):
             raise misread(path, f"not JSON (cut off?): {shown(text.strip())}", f"line {number}") from None
         if not isinstance(found, dict):
@@ -291,7 +311,7 @@ class Dates:
 
 def _text_seconds(text: str, name: str) -> float:
     try:
-        return seconds(float(text), name)
+        return seconds(float(_plain(text)), name)
     except BadValueError:
         raise
     except ValueError:
@@ -300,10 +320,10 @@ def _text_seconds(text: str, name: str) -> float:
 
 def _text_tokens(text: str, name: str) -> int:
     try:
-        number: int | float = int(text)
+        number: int | float = int(_plain(text))
     except ValueError:
         try:
-            number = float(text)
+            number = float(_plain(text))
         except ValueError:
             number = math.nan
         if number % 1 != 0:
@@ -311,15 +331,24 @@ def _text_tokens(text: str, name: str) -> int:
     return tokens(number, name)
 
 
+def _plain(text: str) -> str:
+    """Return the text of a number, or raise ``ValueError`` where it is one to Python only: 1_0 is more likely a slip than 10."""
+    if "_" in text:
+        raise ValueError
+    return text
+
+
 def _with_extras(row: Row, texts: Mapping[str, str]) -> Row:
     """Return a row with the optional columns that are not empty."""
     priority, prefix = texts.get("priority", ""), texts.get("prefix", "")
     try:
-        rank = int(priority) if priority else 0
+        rank = int(_plain(priority)) if priority else 0
     except ValueError:
         raise BadValueError(f"priority must be a whole number, not {shown(priority)}") from None
+    if abs(rank) > MAX_PRIORITY:
+        raise BadValueError(f"priority must be within ±(2⁶³ − 1), not {shown(rank)}")
     try:
-        ids = tuple(map(int, prefix.split()))
+        ids = tuple(int(_plain(each)) for each in prefix.split())
     except ValueError:
         raise BadValueError(f"prefix must be whole numbers with spaces between, not {shown(prefix)}") from None
     block = texts.get("prefix_block", "")
@@ -351,9 +380,21 @@ def _ids(found: Any) -> tuple[int, ...]:
     return tuple(found)
 
 
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object, or raise :class:`BadValueError` where a key is there twice: nobody knows which of the two is meant."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise BadValueError(f"key {shown(twice)} is there {keys.count(twice)} times in one object; leave the right one")
+    return found
+
+
 def _document(path: str, text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=_distinct)
+    except BadValueError as error:
+        raise misread(path, str(error)) from None
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
             raise misread(path, "more than one result; keep one a file (vllm bench without --append-result)") from None

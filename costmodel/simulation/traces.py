@@ -46,13 +46,13 @@ class Trace:
 
     Attributes:
         requests: in the order of their arrival, the first at 0.
-        rejected: reason → requests that an engine would have refused, and that are left out.
+        left_out: reason → requests that an engine would have refused, and that are left out.
         notes: what else was done to the file's content, one sentence each.
         form: format that it was read as, of :data:`FORMS`.
     """
 
     requests: tuple[Request, ...]
-    rejected: Mapping[str, int]
+    left_out: Mapping[str, int]
     notes: tuple[str, ...]
     form: str
 
@@ -69,7 +69,7 @@ def read_trace(
     Args:
         path: of the file, plain or gzip.
         form: one of :data:`FORMS`, or ``auto`` to tell it from the content.
-        limit: read no further than this many requests, rejected ones not counted; None for all.
+        limit: read no further than this many requests, those left out not counted; None for all.
         speed: arrivals are divided by it: 2 for twice the load.
         group: of requests whose trace has no group.
 
@@ -78,26 +78,27 @@ def read_trace(
             and the line.
     """
     name = text(path, "trace")
-    named = choice(form, ("auto", *FORMS), "form")
+    named = choice(form, ("auto", *FORMS), "format")
     most = None if limit is None else whole(limit, "limit", least=1)
     faster = positive(speed, "speed")
     notes: list[str] = []
-    rejected: Counter[str] = Counter()
+    left_out: Counter[str] = Counter()
     with closing(numbered_lines(name)) as lines:
-        head = list(itertools.islice(lines, _LINES_TO_SNIFF))
-        if not any(line.strip() for _number, line in head):
+        filled = itertools.dropwhile(lambda each: not each[1].strip(), lines)
+        head = list(itertools.islice(filled, _LINES_TO_SNIFF))
+        if not head:
             raise misread(name, "is empty; one request a line is expected")
         known = _told(name, head) if named == "auto" else named
         rows = list(
-            itertools.islice(_accepted(_rows(name, itertools.chain(head, lines), known, notes), rejected), most)
+            itertools.islice(_accepted(_rows(name, itertools.chain(head, lines), known, notes), left_out), most)
         )
     if not rows:
-        reasons = ", ".join(f"{count:,} × {reason}" for reason, count in rejected.items())
+        reasons = ", ".join(f"{count:,} × {reason}" for reason, count in left_out.items())
         raise misread(name, f"no request that an engine would take ({reasons or 'nothing after the header'})")
     requests = _requests(rows, faster, group, notes)
     if not math.isfinite(requests[-1].arrival):
         raise InputError(f"speed {shown(speed)} makes the trace endless; 1 keeps its pace")
-    return Trace(requests, dict(rejected), tuple(notes), known)
+    return Trace(requests, dict(left_out), tuple(notes), known)
 
 
 def _rows(path: str, lines: Iterable[Line], form: str, notes: list[str]) -> Iterator[Row]:
@@ -108,13 +109,13 @@ def _rows(path: str, lines: Iterable[Line], form: str, notes: list[str]) -> Iter
     return record_rows(path, lines) if form == "records" else bench_rows(path, lines, notes)
 
 
-def _accepted(rows: Iterable[Row], rejected: Counter[str]) -> Iterator[Row]:
+def _accepted(rows: Iterable[Row], left_out: Counter[str]) -> Iterator[Row]:
     """Yield the rows that an engine would take, and count the others."""
     for row in rows:
         if row.prompt == 0:
-            rejected[NO_PROMPT] += 1
+            left_out[NO_PROMPT] += 1
         elif row.output == 0:
-            rejected[NO_OUTPUT] += 1
+            left_out[NO_OUTPUT] += 1
         else:
             yield row
 
@@ -199,7 +200,7 @@ def _told_by_hashes(path: str, head: Sequence[Line]) -> str:
     if not votes and fraction:
         return "timed-trace"
     reason = "cannot tell whether timestamp is in milliseconds, with hash_ids of 512 tokens, or in seconds, with 16"
-    raise misread(path, f"{reason}; name the form: mooncake or timed-trace")
+    raise misread(path, f"{reason}; say which: --format mooncake or --format timed-trace (form=… in Python)")
 
 
 def _leading_objects(path: str, head: Sequence[Line]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from costmodel.validation.datasets.rtx4090 import FILES, UPSTREAM
 
 np = pytest.importorskip("numpy")
 
@@ -45,6 +48,20 @@ def test_a_folder_without_a_run_gives_one_line(
     assert capsys.readouterr().err.startswith("error: ")
     assert real_run.main(["--data", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_page_says_where_the_run_is_from(
+    real_run: Any, repo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = importlib.import_module("real_run_page").SOURCE
+    assert (repo_root / "docs" / "real-run.md").read_text(encoding="utf-8").endswith(source)
+    for name in (*FILES, "timeseries.csv"):
+        assert f"`{name}`" in source
+    for path in re.findall(r"(?:profiler|bench)/[^,]+", UPSTREAM):
+        assert f"../LLMServingSim/{path}/" in source
+    monkeypatch.setenv("COSTMODEL_SHARED", str(tmp_path / "none"))
+    assert real_run.main([]) == 2
+    assert "docs/real-run.md" in capsys.readouterr().err
 
 
 def test_the_page_is_what_the_script_writes(real_run: Any, recorded: Path, repo_root: Path, tmp_path: Path) -> None:

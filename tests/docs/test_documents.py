@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import runpy
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import costmodel
+from costmodel.cli.simulate_table import COLUMNS
 from costmodel.hardware.calibration import DTYPE_SUFFIXED, FORMS, OPERATORS, OTHER_FORMS, read_calibration
+from costmodel.simulation.traces import FORMS as TRACE_FORMS
 from costmodel.symbolic.nomenclature import ENTRIES
 from tests.cli.runner import document, printed
 
@@ -68,6 +71,28 @@ def test_the_page_of_calibrations_names_every_form_and_parameter(repo_root: Path
     for variable in ("tokens", "kv_tokens", "flops", "bytes"):
         assert f"`{variable}`" in text
     assert f"`{DTYPE_SUFFIXED[0]}.bf16`" in text
+
+
+def test_the_columns_of_the_table_of_requests_are_all_there(repo_root: Path) -> None:
+    text = page(repo_root, "json.md").partition("## The table of requests")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+`) \| ([^|]*) ?\|", text, re.MULTILINE)
+    assert tuple(name for cell, _ in rows for name in re.findall(r"`(\w+)`", cell)) == COLUMNS
+    for cell, unit in rows:
+        for name in re.findall(r"`(\w+)`", cell):
+            expected = "s" if name.endswith("_s") else "tokens" if "tokens" in name else ""
+            assert unit.strip() == expected
+
+
+def test_the_commands_of_the_page_of_traces_run(repo_root: Path, own_folder: Path) -> None:
+    text = page(repo_root, "traces.md")
+    for form in TRACE_FORMS:
+        assert f"| `{form}` |" in text
+    (own_folder / "TRACE.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,100,5\n0.5,30,2\n", "utf-8")
+    [block] = re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    for line in block.splitlines():
+        printed(shlex.split(line, comments=True)[1:])
+    [code] = re.findall(r"`(costmodel\.simulate_trace\(.*?\))`", text)
+    assert eval(code, {"costmodel": costmodel}).result.requests.done == 2  # the page's example is what is tested
 
 
 def test_the_page_of_documents_names_every_key(repo_root: Path, own_folder: Path) -> None:

@@ -18,7 +18,7 @@ from costmodel.cli.figures.distribution import Curve, draw_distribution
 from costmodel.cli.figures.itl import MOST_POINTS, Panel, draw_itl
 from costmodel.cli.figures.ladder import Ladder, draw_ladder
 from costmodel.cli.figures.load import Course, draw_load
-from costmodel.cli.simulate_figures import KINDS
+from costmodel.cli.simulate_figures import KINDS, check_count
 from costmodel.hardware.errors import InputError
 from costmodel.simulation.pools import Pools
 from costmodel.simulation.simulating import Simulated, run_interference, run_load
@@ -87,7 +87,9 @@ def test_titles_state_numbers_and_axes_units(kind: str, name: str, texts: Callab
         assert re.search(r"\((s|ms|µs|%|requests|blocks)\)", labels)
     assert min(text.get_fontsize() for text in texts(figure)) >= style.FOOTER_SIZE
     [foot] = [text.get_text() for text in figure.texts if "costmodel" in text.get_text()]
-    assert simulated(name)[0].document.server.model is None or "on 1 × NVIDIA H100" in foot
+    server = simulated(name)[0].document.server
+    assert server.model is None or f"on {server.gpus} × H100" in foot
+    assert "…" not in foot
 
 
 def stems(figure: Figure, index: int) -> list[float]:
@@ -144,6 +146,79 @@ def test_nothing_to_draw_is_said() -> None:
 def test_a_distribution_may_be_one_gap() -> None:
     figure = draw_distribution([Curve("one", np.array([0.01, 0.0100001]), np.array([1.0, 0.0]))], "title", "foot")
     assert len(figure.axes) == 1
+
+
+def test_every_panel_of_a_load_goes_in_steps_up_to_its_last_tick() -> None:
+    for name in ("load out of memory", "load light", "default"):
+        for axes in drawn("load", name).axes:
+            assert {line.get_drawstyle() for line in axes.lines} == {"steps-post"}
+            peak = max(axes.lines[0].get_ydata())
+            assert peak <= axes.get_yticks()[-1] <= axes.get_ylim()[1]
+
+
+def test_who_waits_has_a_panel_only_if_somebody_does() -> None:
+    for name, panels in (("load out of memory", 3), ("load light", 2)):
+        labels = [axes.get_ylabel().split()[0] for axes in drawn("load", name).axes]
+        assert len(labels) == panels
+        assert ("waiting" in labels) == (panels == 3)
+
+
+def test_the_title_of_pools_is_about_what_the_panels_show() -> None:
+    figure, [found] = drawn("load", "load pools"), simulated("load pools")
+    running, cache = (max(axes.lines[0].get_ydata()) for axes in figure.axes)
+    assert running > found.document.result.running_max  # type: ignore[union-attr]
+    title = str(figure.get_label())
+    assert f"Up to {running:.0f} requests run on 3 servers" in title
+    assert f"at most {cache:.1f} % of all KV caches" in title
+
+
+def test_a_value_of_a_ladder_is_written_once() -> None:
+    rungs = {"p50": 0.01, "p90": 0.01, "p99": 0.02, "p99.9": 0.03, "max": 0.03}
+    figure = draw_ladder([Ladder("one", rungs)], "gap", "title", "foot")
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert sorted(texts) == ["10.0 ms", "20.0 ms", "one\n30.0 ms"]
+
+
+def test_a_legend_names_what_is_drawn() -> None:
+    spikes = "gaps over 1.5 × the median"
+    for name, expected in (("default", True), ("not felt", False), ("pools", False)):
+        [legend] = drawn("itl", name).legends
+        assert (spikes in [text.get_text() for text in legend.get_texts()]) == expected
+
+
+def test_a_budget_of_one_step_is_named() -> None:
+    titles = [axes.get_title("left").splitlines()[0] for axes in drawn("itl", "two budgets").axes]
+    assert titles == ["budget 512", "one step (8,032)"]
+    assert [text.get_text() for text in drawn("distribution", "two budgets").legends[0].get_texts()] == [
+        "budget 512", "one step (8,032)", "baseline",
+    ]  # fmt: skip
+
+
+def test_several_loads_are_distributions_of_one_figure() -> None:
+    found = (*simulated("load light"), *simulated("load pools"))
+    figure = KINDS["distribution"](found)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["vllm", "disaggregated"]
+    assert len(figure.axes[0].lines) >= 2
+    [foot] = [text.get_text() for text in figure.texts if "costmodel" in text.get_text()]
+    assert "Llama-3.1-8B on H100 SXM5 80GB" in foot
+
+
+def test_figures_of_more_than_they_can_show_are_refused() -> None:
+    for figure, count, experiment in (
+        ("itl", 5, True),
+        ("load", 2, True),
+        ("percentiles", 2, False),
+        ("percentiles", 8, True),
+    ):
+        with pytest.raises(InputError):
+            check_count(figure, count, experiment)
+    for figure, count, experiment in (
+        ("itl", 4, True),
+        ("load", 1, False),
+        ("percentiles", 7, True),
+        ("distribution", 8, False),
+    ):
+        check_count(figure, count, experiment)
 
 
 def test_many_injections_are_not_marked_one_by_one() -> None:

@@ -113,15 +113,17 @@ def differences(plain: Tally, jumped: Tally, clock: Clock) -> list[str]:
     for index, (a, b) in enumerate(zip(plain.served, jumped.served, strict=True)):
         if _plain_facts(a) != _plain_facts(b) or abs(a.request.arrival - b.request.arrival) > SAME_S:
             found.append(f"request {index}: {a} and {b}")
+        if a.tokens != b.tokens:
+            found.append(f"request {index} tokens: {a.tokens} and {b.tokens}")
         if a.request.standing:
+            if abs(a.last - b.last) > SAME_S:
+                found.append(f"stream {index} last: {a.last} and {b.last}")
             continue
-        names = ["first", *(["last"] if a.done else []), *(["scheduled"] if not math.isnan(a.first) else [])]
+        names = ["first", *(["last"] if a.tokens else []), *(["scheduled"] if not math.isnan(a.first) else [])]
         for name in names:  # a step that does not end in time may have been scheduled or not
             here, there = getattr(a, name), getattr(b, name)
             if not (math.isnan(here) and math.isnan(there)) and not abs(here - there) <= SAME_S:
                 found.append(f"request {index} {name}: {here} and {there}")
-        if a.done and a.tokens != b.tokens:
-            found.append(f"request {index} tokens: {a.tokens} and {b.tokens}")
     first, second = all_gaps(plain, clock), all_gaps(jumped, clock)
     if len(first) != len(second):
         found.append(f"gaps: {len(first)} and {len(second)}")

@@ -346,7 +346,7 @@ def test_what_a_trace_has_that_cannot_be_served_is_refused_and_said(trace: Path)
     found = simulate_trace(trace, max_model_len=1000, **LESSON)
     assert found.result is not None
     assert found.result.requests.refused == {"prompt longer than max_model_len allows": 1}
-    assert any("1 requests were refused" in warning for warning in found.warnings)
+    assert any("1 request was refused" in warning for warning in found.warnings)
 
 
 def test_a_trace_through_pools(trace: Path) -> None:

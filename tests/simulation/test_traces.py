@@ -146,7 +146,7 @@ def test_milliseconds_or_seconds_is_not_guessed(tmp_path: Path) -> None:
     line = '{"timestamp": 3, "input_length": 9, "output_length": 1, "hash_ids": [1]}\n'
     message = (
         "cannot tell whether timestamp is in milliseconds, with hash_ids of 512 tokens, or in seconds, with 16; "
-        "name the form: mooncake or timed-trace"
+        "say which: --format mooncake or --format timed-trace (form=… in Python)"
     )
     assert refusal(tmp_path, line) == message
     assert refusal(tmp_path, MOONCAKE + TIMED) == message
@@ -189,11 +189,11 @@ def test_speed_divides_and_limit_stops(tmp_path: Path) -> None:
 
 def test_requests_that_an_engine_refuses_are_counted(tmp_path: Path) -> None:
     trace = read(tmp_path, OWN + "11,0,5\n12,5,0\n13,0,0\n14,10000000000,1\n")
-    assert trace.rejected == {NO_PROMPT: 2, NO_OUTPUT: 1}
+    assert trace.left_out == {NO_PROMPT: 2, NO_OUTPUT: 1}
     assert short(trace)[-1] == (4, 10**10, 1)  # the engine knows its limits
-    assert read(tmp_path, BURSTGPT).rejected == {NO_OUTPUT: 1}
-    assert read(tmp_path, json.dumps(BENCH)).rejected == {NO_OUTPUT: 1}
-    assert read(tmp_path, OWN).rejected == {}
+    assert read(tmp_path, BURSTGPT).left_out == {NO_OUTPUT: 1}
+    assert read(tmp_path, json.dumps(BENCH)).left_out == {NO_OUTPUT: 1}
+    assert read(tmp_path, OWN).left_out == {}
 
 
 def test_whole_numbers_may_be_written_as_floats(tmp_path: Path) -> None:
@@ -206,6 +206,31 @@ def test_a_benchmark_with_a_limit_of_clients_says_so(tmp_path: Path) -> None:
     assert trace.notes == ("max_concurrency 32 held arrivals back: they follow the pace of that server",)
 
 
+def test_a_last_line_without_an_end_is_noted(tmp_path: Path) -> None:
+    whole = read(tmp_path, OWN + "11,20,20\n")
+    assert whole.notes == ()
+    cut = read(tmp_path, OWN + "11,20,2")
+    assert cut.requests[-1].output == 2
+    assert cut.notes == (NO_END,)
+    assert read(tmp_path, OWN + "11,20,2", limit=1).notes == ()  # not read that far
+    assert read(tmp_path, MOONCAKE.rstrip()).notes == ()  # the bracket at its end says that it is whole
+
+
+def test_any_number_of_empty_lines_may_come_first(tmp_path: Path) -> None:
+    assert read(tmp_path, "\n" * 1000 + OWN) == read(tmp_path, OWN)
+    assert refusal(tmp_path, "\n" * 1000 + OWN + "11,-5,6\n").startswith("line 1004: ")
+
+
+def test_a_line_without_end_is_not_read_to_the_end_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("costmodel.simulation.trace_files.MAX_LINE", 1 << 20)
+    too_long = b"a" * ((1 << 20) + 1)
+    for content in (too_long, gzip.compress(too_long)):
+        assert refusal(tmp_path, content) == "line 1: longer than 1 MiB; a trace has one request a line"
+    with pytest.raises(InputError, match="line 1: longer than 1 MiB"):
+        read_trace("/dev/zero")
+
+
+NO_END = "the last line has no line end: if the file was cut off, the last number may be, too"
 CSV_NAMES = "the first line names the columns, arrival_s,prompt_tokens,output_tokens among them"
 KNOWN = (
     "known: CSV with TIMESTAMP,ContextTokens,GeneratedTokens, or Timestamp,Request tokens,Response tokens, or "
@@ -245,6 +270,20 @@ KNOWN = (
         (
             OWN + "11,9999999999999,1\n",
             "line 4: prompt_tokens must be a number of tokens up to 1e+12, not 9999999999999",
+        ),
+        (OWN + "11,1_0,1\n", "line 4: prompt_tokens must be a whole number of tokens, not '1_0'"),
+        (OWN + "1_1,1,1\n", "line 4: arrival_s must be a number, not '1_1'"),
+        (
+            "arrival_s,prompt_tokens,Output_Tokens,output_tokens\n0,1,2,3\n",
+            "line 1: column output_tokens is there 2 times; leave the right one",
+        ),
+        (
+            MOONCAKE + '{"timestamp": 4, "input_length": 5, "input_length": 50, "output_length": 6}\n',
+            "line 3: key 'input_length' is there 2 times in one object; leave the right one",
+        ),
+        (
+            json.dumps(BENCH).replace('"date"', '"input_lens": [1], "date"'),
+            "line 1: key 'input_lens' is there 2 times in one object; leave the right one",
         ),
         (OWN + "noon,5,1\n", "line 4: arrival_s must be a number, not 'noon'"),
         (OWN + "nan,5,1\n", "line 4: arrival_s must be a number, not nan"),
@@ -319,6 +358,10 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, content: str | byte
     ("row", "message"),
     [
         ("high,,,", "priority must be a whole number, not 'high'"),
+        ("1_0,,,", "priority must be a whole number, not '1_0'"),
+        (f"{10**30},,,", f"priority must be within ±(2⁶³ − 1), not {10**30}"),
+        (f"{-(2**63)},,,", f"priority must be within ±(2⁶³ − 1), not {-(2**63)}"),
+        (",,1_0,", "prefix must be whole numbers with spaces between, not '1_0'"),
         (",,a b,", "prefix must be whole numbers with spaces between, not 'a b'"),
         (",,1,0", "prefix_block must be at least 1 token, not 0"),
         (",,1,x", "prefix_block must be a whole number of tokens, not 'x'"),
@@ -356,7 +399,7 @@ def test_more_wrong_forms(tmp_path: Path) -> None:
 def test_options_that_cannot_be(tmp_path: Path) -> None:
     path = written(tmp_path, OWN)
     for options, message in (
-        ({"form": "mooncacke"}, "unknown form 'mooncacke'; did you mean mooncake? (known: auto, azure"),
+        ({"form": "mooncacke"}, "unknown format 'mooncacke'; did you mean mooncake? (known: auto, azure"),
         ({"limit": 0}, "limit must be at least 1, not 0"),
         ({"speed": 0}, "speed must be a finite number above zero, not 0"),
         ({"speed": math.nan}, "speed must be a finite number above zero, not nan"),
@@ -468,7 +511,8 @@ def test_public_traces(
     shared_folder: Path, name: str, form: str, count: int, prompts: int, outputs: int, last: float
 ) -> None:
     trace = read_trace(shared_folder / "data" / name)
-    assert (trace.form, trace.rejected, trace.notes) == (form, {}, ())
+    assert (trace.form, trace.left_out) == (form, {})
+    assert trace.notes == ((NO_END,) if form == "azure" else ())
     assert len(trace.requests) == count
     assert sum(request.prompt for request in trace.requests) == prompts
     assert sum(request.output for request in trace.requests) == outputs
