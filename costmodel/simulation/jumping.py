@@ -285,7 +285,6 @@ class JumpingEngine(Engine):
         if not request.standing:
             return
         self.last_end = max(self.last_end, self.now)
-        self.running[-1].given = 1
         self.joining.append(self.running[-1])
 
     def _join(self) -> None:
@@ -398,6 +397,7 @@ class JumpingEngine(Engine):
             state.given = state.output - (state.end_at - self.count)
         for state in self.steady:
             self._hold_steady(state, -1)
+            state.given += self.count - state.joined
             if state.joined < self.count:
                 state.computed = state.request.prompt + self.settings.asynchronous
         members, self.steady = members + self.steady, []
@@ -410,7 +410,7 @@ class JumpingEngine(Engine):
         if self.settings.asynchronous:
             for state in self.under_way.leaving:
                 state.placeholders = state.in_flight = 1
-                state.known = state.prompt + state.output - 1
+                state.known = state.total - 1
                 state.held = self._blocks(state.computed)
                 self._hold(state, state.computed - 1)
             self.under_way.flock = 0
@@ -428,7 +428,7 @@ class JumpingEngine(Engine):
         state.placeholders = state.in_flight = ahead
         state.served.tokens = state.given - ahead
         state.served.last = self.last_end
-        state.known = state.prompt + (1 if state.request.held else state.served.tokens)
+        state.known = state.prompt + (1 if state.request.held else state.request.standing + state.served.tokens)
         self._hold(state, min(state.computed - ahead, state.known))
         if ahead:
             state.served.last = self.under_way.before
