@@ -120,13 +120,14 @@ class SimulatedSpike(Frozen):
 
 
 class PoolsInfo(Frozen):
-    """Servers that prefill and servers that decode, each of ``gpus`` GPUs."""
+    """Servers that prefill and servers that decode."""
 
     prefill_servers: int
     decode_servers: int
     kv_bandwidth_bytes_per_s: float | None
     """That the KV cache of a prompt travels at; None with fixed step times, which say nothing of bytes."""
     kv_latency_s: float
+    gpus_per_server: int = 1
 
 
 class ServerInfo(Frozen):
@@ -135,11 +136,14 @@ class ServerInfo(Frozen):
     model: str | None
     gpu: str | None
     gpus: int
+    """In all: of one server, or of all servers of the pools."""
     rung: Literal["fixed", "roofline", "calibrated"]
     calibration: str | None
     token_budget: int
     max_num_seqs: int
     kv_tokens: int | None
+    """Tokens of the KV cache: as they were given, or else as vLLM's log prints them, number of blocks × block size. One of these
+    blocks, the null block, is never given out."""
     block_tokens: int
     max_model_len: int | None
     scheduler: str

@@ -10,9 +10,10 @@ import pytest
 
 from costmodel.architecture.counts import kv_bytes_per_token
 from costmodel.hardware.errors import InputError
+from costmodel.simulation.options import ServerOptions
 from costmodel.simulation.pools import Pools, run_pools, transfer_seconds
 from costmodel.simulation.requests import Listed, Request
-from costmodel.simulation.server import Server, ServerOptions, make_server
+from costmodel.simulation.server import Server, make_server
 from costmodel.simulation.simulating import engine_for, simulate_interference, simulate_load
 from costmodel.simulation.tally import Served, Tally
 
