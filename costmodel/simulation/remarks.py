@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from costmodel.simulation.clock import Clock
 from costmodel.simulation.results import Result
 from costmodel.simulation.settings import Settings
@@ -41,6 +39,8 @@ def overload(served: Sequence[Served], clock: Clock) -> list[str]:
     as come, whatever it does at the beginning. A load that ends before it has settled shows no more than whether its queue grows. One of a
     few requests is not judged.
     """
+    import numpy as np
+
     taken = [item for item in served if not item.refused]
     if len(taken) < FEWEST_ARRIVALS:
         return []
@@ -69,6 +69,8 @@ def overload(served: Sequence[Served], clock: Clock) -> list[str]:
 
 def _queue_grows(served: Sequence[Served], alone: float) -> bool:
     """Tell whether the last quarter of the requests waits longer than a request takes alone, and than twice the second quarter's wait."""
+    import numpy as np
+
     ordered = sorted(served, key=lambda item: item.request.arrival)
     waits = np.nan_to_num([item.scheduled - item.request.arrival for item in ordered], nan=math.inf)
     quarter = len(waits) // 4
