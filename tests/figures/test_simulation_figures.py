@@ -87,7 +87,8 @@ def test_titles_state_numbers_and_axes_units(kind: str, name: str, texts: Callab
         assert re.search(r"\((s|ms|µs|%|requests|blocks)\)", labels)
     assert min(text.get_fontsize() for text in texts(figure)) >= style.FOOTER_SIZE
     [foot] = [text.get_text() for text in figure.texts if "costmodel" in text.get_text()]
-    assert simulated(name)[0].document.server.model is None or "on 1 × NVIDIA H100" in foot
+    server = simulated(name)[0].document.server
+    assert server.model is None or f"on {server.gpus} × NVIDIA H100" in foot
 
 
 def stems(figure: Figure, index: int) -> list[float]:
