@@ -32,7 +32,7 @@ from costmodel.validation.fitting.engines import FREE, PROTOCOL, random_folds
 from costmodel.validation.fitting.experts import EXPERT_FORMATS
 from costmodel.validation.fitting.kernels import OperatorFit, fit_kernels
 from costmodel.validation.fitting.silicon import kernels_of
-from costmodel.validation.fitting.simulated_loops import PROMPTS
+from costmodel.validation.fitting.simulated_loops import OF_RUNS, PROMPTS, UNITS
 
 TARGET = Path(__file__).parents[1] / "docs" / "accuracy.md"
 FIGURES = TARGET.parent / "figures"
@@ -178,9 +178,13 @@ def rtx4090_text(folder: Path) -> str:
 def end_to_end_text(found: end_to_end.EndToEnd, everything: tuple[dict[str, end_to_end.Score], int, int]) -> str:
     """Return the part of the page about closed loops."""
     loops, peer = found.loops, found.peer
-    parts = [ABOUT_LOOPS.format(kept=len(loops), aggregated=found.aggregated, share=1 - len(loops) / found.aggregated,
-                                engine=len(FREE), runs=len(PROTOCOL), prompts=", ".join(f"{count:.0f}" for count in PROMPTS)), "Excluded: " + "; ".join(
-        f"*{name}* {count}" for name, count in found.excluded.items()) + ".", ""]  # fmt: skip
+    tried = ", ".join(f"{count:.0f}" for count in PROMPTS)
+    about = ABOUT_LOOPS.format(
+        kept=len(loops), aggregated=found.aggregated, share=1 - len(loops) / found.aggregated, engine=len(FREE),
+        runs=len(PROTOCOL), arrival=len(UNITS), more=len(OF_RUNS), prompts=tried,
+    )  # fmt: skip
+    excluded = "; ".join(f"*{name}* {count}" for name, count in found.excluded.items())
+    parts = [about, f"Excluded: {excluded}.", ""]
     header = ["| rows | held out | | TPOT median | mean | p90 | bias | TTFT median | mean | p90 | bias |"]
     header += ["|--:|---|---|" + "--:|" * 8]
     rows = []
@@ -214,10 +218,11 @@ runs with TensorRT-LLM always queue one client, which the rows themselves show. 
 at such errors: rows are held out, the form is not.
 
 *Simulated* rows run the row's load test request by request on the same steps (`validation/fitting/simulated_loops.py`): all prompts of
-InferenceX, as many as the fitted share of the first burst says elsewhere; SGLang prefills first, TensorRT-LLM holds prompts back where its
-script says so. Three numbers per engine, what lies between a request and the engine, are fitted to a draw of the rows that are not held
-out instead of the closed form's two. Lengths of runs that do not say how they vary are taken to vary as InferenceX's, prompts per client
-are kept from {fewest:g} to {most:g}: three more numbers set by hand.
+InferenceX; SGLang prefills first, TensorRT-LLM holds prompts back where its script says so. Instead of the closed form's two, {arrival}
+numbers per engine, what lies between a request and the engine, are fitted to a draw of the rows that are not held out. Runs that do not
+say their load have more of their own, per engine: how many prompts a client sends (the best of {prompts}), and {more} numbers of
+what comes on top before the engine has a request. Those are of the runs, and no shipped calibration has them. Their lengths are taken to
+vary as InferenceX's.
 """
 
 GOALS_END_TO_END = {"random": (6, 20), "GPU held out": (8, 25), "model held out": (10, 25)}

@@ -28,8 +28,8 @@ from costmodel.cli.text import percent, significant
 from costmodel.hardware.errors import InputError
 
 if TYPE_CHECKING:
+    from costmodel.simulation.options import ServerOptions
     from costmodel.simulation.pools import Pools
-    from costmodel.simulation.server import ServerOptions
     from costmodel.simulation.simulating import Limits, Simulated
 
 INTERRUPTED = 130

@@ -16,8 +16,8 @@ from costmodel.cli.options import Values, calibration_options, deployment_option
 from costmodel.hardware.errors import InputError
 
 if TYPE_CHECKING:
+    from costmodel.simulation.options import ServerOptions
     from costmodel.simulation.pools import Pools
-    from costmodel.simulation.server import ServerOptions
     from costmodel.simulation.simulating import Limits
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -49,7 +49,9 @@ class Watch:
         Raises:
             KeyboardInterrupt: to end the simulation.
         """
-        self._running = True
+        self._running = (
+            not progress.over
+        )  # what comes after the last step, such as percentiles, is ended by Ctrl-C at once
         if self._stop:
             raise KeyboardInterrupt
         self._calls += 1
@@ -65,7 +67,7 @@ class Watch:
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         if self._stop or not self._running:
-            raise click.Abort
+            raise KeyboardInterrupt  # and no exception that libraries would catch
         self._stop = True
 
     def _clear(self) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from costmodel.hardware.catalog import gpu_names, load_gpu
     from costmodel.hardware.profile import GpuProfile
     from costmodel.prediction import predict
+    from costmodel.simulation.detailing import Details, details
     from costmodel.simulation.pools import Pools
     from costmodel.simulation.results import Simulation
     from costmodel.simulation.simulating import Limits, simulate_interference, simulate_load, simulate_trace
@@ -38,6 +39,7 @@ _HOMES = {
     "ClosedLoop": "costmodel.clients",
     "CostModelError": "costmodel.errors",
     "Deployment": "costmodel.deployment",
+    "Details": "costmodel.simulation.detailing",
     "Formula": "costmodel.symbolic.formulas",
     "GpuProfile": "costmodel.hardware.profile",
     "InputError": "costmodel.errors",
@@ -51,6 +53,7 @@ _HOMES = {
     "UnsupportedError": "costmodel.errors",
     "closed_loop": "costmodel.clients",
     "deploy": "costmodel.deployment",
+    "details": "costmodel.simulation.detailing",
     "elasticities": "costmodel.symbolic.sensitivity",
     "formula": "costmodel.symbolic.formulas",
     "gpu_names": "costmodel.hardware.catalog",
@@ -72,6 +75,7 @@ __all__ = [
     "ClosedLoop",
     "CostModelError",
     "Deployment",
+    "Details",
     "Formula",
     "GpuProfile",
     "InputError",
@@ -86,6 +90,7 @@ __all__ = [
     "__version__",
     "closed_loop",
     "deploy",
+    "details",
     "elasticities",
     "formula",
     "gpu_names",

@@ -165,7 +165,8 @@ class FixedClock:
         prompt: tokens of a prompt.
     """
 
-    windows: tuple[Window, ...] = (None,)
+    windows: tuple[Window, ...] = ()
+    """No KV sums are kept: no step depends on them."""
 
     def __init__(self, decode: float, prefill: float, prompt: int) -> None:
         self._decode, self._per_token = decode, prefill / prompt

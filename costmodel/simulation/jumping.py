@@ -432,7 +432,7 @@ class JumpingEngine(Engine):
         if self.settings.asynchronous:
             for state in self.under_way.leaving:
                 state.placeholders = state.in_flight = 1
-                state.known = state.prompt + state.output - 1
+                state.known = state.total - 1
                 if not state.served.done:
                     state.served.tokens, state.served.last = state.output - 1, self.under_way.before
                     state.joined = self.count

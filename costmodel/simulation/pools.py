@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 
 from costmodel.architecture.counts import kv_bytes_per_token
 from costmodel.checks import positive, whole
+from costmodel.hardware.errors import InputError
 from costmodel.simulation.requests import Listed, Request, Source
 from costmodel.simulation.results import PoolsInfo
 from costmodel.simulation.server import Server
 from costmodel.simulation.settings import Settings
 from costmodel.simulation.stepping import Engine, Progress
 from costmodel.simulation.tally import Served, Tally
+from costmodel.simulation.workloads import MAX_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Pools:
         if self.bandwidth is not None:
             positive(self.bandwidth, "KV bandwidth")
         if self.latency != 0:
-            positive(self.latency, "KV latency")
+            positive(self.latency, "KV latency", MAX_TIME)
         return self
 
 
@@ -82,6 +84,12 @@ def run_pools(
     asked = _everything(source)
     standing = [request for request in asked if request.standing]
     asked = [request for request in asked if not request.standing]
+    longest = max((request.prompt for request in asked), default=1)
+    if (moving := transfer_seconds(server, pools, longest)) > MAX_TIME:
+        raise InputError(
+            f"the KV cache of a prompt of {longest:,} tokens takes {moving:.3g} s from one server to the other, "
+            f"more than {MAX_TIME:g} s; give a higher bandwidth"
+        )
     first: list[Tally] = []
     second: list[Tally] = []
     passed: list[tuple[float, Served, Request]] = []
@@ -157,7 +165,7 @@ def _everything(source: Source) -> list[Request]:
 
 def _more(request: Request, settings: Settings) -> bool:
     """Tell whether a request is to have more than the token that its prefill gives."""
-    return request.output > 1 and (settings.max_model_len is None or request.prompt + 1 < settings.max_model_len)
+    return request.output > 1 and request.prompt + 1 < settings.ends_at
 
 
 def _joined(first: Served, request: Request, second: Served | None, settings: Settings) -> Served:

@@ -45,6 +45,7 @@ class Gaps:
         """Gaps in all."""
         self._size = len(self._single) + int(self._rows[:, 2].sum())
         self._sorted: tuple[Array, Array] | None = None
+        self._range: tuple[float, float, float] | None = None
 
     def blocks(self) -> Iterator[tuple[Array, Array]]:
         """Yield gaps [s] and how many requests saw each, a block at a time."""
@@ -75,18 +76,20 @@ class Gaps:
             return [math.nan] * len(shares)
         ranks = [_rank(share, self.count) for share in shares]
         if self._size <= MOST_AT_ONCE:
-            values, cumulated = self._in_order()
-            return [float(values[np.searchsorted(cumulated, rank - 0.5)]) for rank in ranks]
+            return [_at_rank(*self._in_order(), rank) for rank in ranks]
         return self._in_two_passes(ranks)
 
     def over(self, limit: float) -> int:
         """Return how many gaps are longer than a limit [s]."""
+        if self._sorted is not None:
+            values, cumulated = self._sorted
+            index = int(np.searchsorted(values, limit, side="right"))
+            return int(cumulated[-1] - cumulated[index - 1]) if index else int(cumulated[-1])
         return int(sum(weights[values > limit].sum() for values, weights in self.blocks()))
 
     def mean(self) -> float:
         """Return the mean gap; NaN without gaps [s]."""
-        whole = sum(float(values @ weights) for values, weights in self.blocks())
-        return whole / self.count if self.count else math.nan
+        return self._lowest_highest_sum()[2] / self.count if self.count else math.nan
 
     def histogram(self, edges: Array) -> Array:
         """Return how many gaps lie between neighbouring edges [s]."""
@@ -95,6 +98,16 @@ class Gaps:
             np.zeros(len(edges) - 1),
         )
         return found
+
+    def _lowest_highest_sum(self) -> tuple[float, float, float]:
+        """Return the shortest and the longest gap, and all of them together, found in one pass [s]."""
+        if self._range is None:
+            low, high, whole = math.inf, -math.inf, 0.0
+            for values, weights in self.blocks():
+                low, high = min(low, float(values.min())), max(high, float(values.max()))
+                whole += float(values @ weights)
+            self._range = low, high, whole
+        return self._range
 
     def _in_order(self) -> tuple[Array, Array]:
         if self._sorted is None:
@@ -106,24 +119,36 @@ class Gaps:
 
     def _in_two_passes(self, ranks: Sequence[int]) -> list[float]:
         """First find the bins that the ranks fall into, then sort what is in these bins."""
-        low = min(float(values.min()) for values, _ in self.blocks())
-        high = max(float(values.max()) for values, _ in self.blocks())
+        low, high, _ = self._lowest_highest_sum()
         beyond = np.nextafter(high, np.inf)
         edges = np.clip(
             np.geomspace(low, high, BINS + 1), low, beyond
         )  # gaps that are all alike leave bins without width
         edges[0], edges[-1] = low, beyond
         below = np.concatenate([[0.0], np.cumsum(self.histogram(edges))])
+        bins = [min(max(int(np.searchsorted(below, rank - 0.5)) - 1, 0), BINS - 1) for rank in ranks]
+        kept: dict[int, list[tuple[Array, Array]]] = {index: [] for index in bins}
+        for values, weights in self.blocks():
+            for index, parts in kept.items():
+                inside = (values >= edges[index]) & (values < edges[index + 1])
+                if inside.any():
+                    parts.append(_merged(values[inside], weights[inside]))
         found = []
-        for rank in ranks:
-            index = int(np.searchsorted(below, rank - 0.5)) - 1
-            left, right = edges[index], edges[index + 1]
-            kept = [(v[(v >= left) & (v < right)], w[(v >= left) & (v < right)]) for v, w in self.blocks()]
-            values, weights = (np.concatenate(parts) for parts in zip(*kept, strict=True))
-            order = np.argsort(values, kind="stable")
-            cumulated = below[index] + np.cumsum(weights[order])
-            found.append(float(values[order][np.searchsorted(cumulated, rank - 0.5)]))
+        for rank, index in zip(ranks, bins, strict=True):
+            values, weights = _merged(*(np.concatenate(parts) for parts in zip(*kept[index], strict=True)))
+            found.append(_at_rank(values, below[index] + np.cumsum(weights), rank))
         return found
+
+
+def _merged(values: Array, weights: Array) -> tuple[Array, Array]:
+    """Return different values in order, with the weights of equal ones together: gaps that are all alike take no memory."""
+    different, which = np.unique(values, return_inverse=True)
+    return different, np.bincount(which, weights)
+
+
+def _at_rank(values: Array, cumulated: Array, rank: int) -> float:
+    """Return the value of a rank, of values in order; sums of more gaps than floats can count may fall a little short of the last."""
+    return float(values[min(int(np.searchsorted(cumulated, rank - 0.5)), len(values) - 1)])
 
 
 def _pieces(rows: Array) -> Iterator[Array]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 
@@ -34,6 +34,9 @@ class WaitQueue(Generic[Item]):
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self._items)
 
     def first(self) -> Item:
         """Return who is next."""

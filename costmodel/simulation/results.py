@@ -61,13 +61,16 @@ class Requests(Frozen):
     """Still under way or waiting at the end."""
     refused: dict[str, int]
     """By reason; the engine would not have taken them."""
+    cut_short: int = 0
+    """Of those done, answers that ended at the longest sequence, with fewer tokens than were asked for."""
 
 
 class Result(Frozen):
     """One run. Latencies count from when a request is sent."""
 
     gaps: int
-    """Gaps between two tokens of one request, pooled over all requests whose gaps count."""
+    """Gaps between two tokens of one request, pooled over all requests whose gaps count; of a stream that was preempted and had no token
+    until the end, the time until then."""
     gaps_per_stream: float | None = None
     stalls: int
     """Gaps of more than ``stall_detail.factor`` × the median gap."""
@@ -139,6 +142,8 @@ class ServerInfo(Frozen):
     token_budget: int
     max_num_seqs: int
     kv_tokens: int | None
+    """Tokens of the KV cache: as they were given, or else as vLLM's log prints them, number of blocks × block size. One of these
+    blocks, the null block, is never given out."""
     block_tokens: int
     max_model_len: int | None
     scheduler: str
@@ -232,15 +237,17 @@ def make_result(
         if item.refused:
             refused[item.refused] = refused.get(item.refused, 0) + 1
     # Every token is a request's first or ends a gap; what single requests have is known only when they end.
-    tokens = gaps.count if streams else gaps.count + len(started)
+    tokens = gaps.count - sum(len(tally.open_gaps) for tally in tallies)
+    tokens += 0 if streams else len(started)
+    stalls = gaps.over(stall_factor * itl.p50_s) if itl else 0
     most = [max(counts) for counts in zip(*(tally.most for tally in tallies), strict=True)] or [0, 0, 0]
     return Result(
         gaps=gaps.count,
         gaps_per_stream=gaps.count / streams if streams else None,
-        stalls=gaps.over(stall_factor * itl.p50_s) if itl else 0,
+        stalls=stalls,
         stall_detail=Stalls(
             factor=stall_factor,
-            count=gaps.over(stall_factor * itl.p50_s) if itl else 0,
+            count=stalls,
             limit_s=stall_limit,
             over_limit=None if stall_limit is None else gaps.over(stall_limit),
         ),
@@ -256,6 +263,7 @@ def make_result(
             done=len(done),
             unfinished=len(served) - len(done) - sum(refused.values()),
             refused=refused,
+            cut_short=sum(item.tokens < item.request.output for item in done),
         ),
         goodput=_goodput(done, sum(refused.values()), limits, duration) if any(limits) and (done or refused) else None,
         duration_s=duration,
@@ -315,6 +323,8 @@ def make_spikes(steps: Sequence[MixedStep], served: Sequence[Served]) -> tuple[S
     taken = [item for item in served if not item.refused]
     for serial, own in sorted(carried.items()):
         item = taken[serial]
+        if item.request.standing:
+            continue  # a stream that was preempted, and is computed again
         start = own[0].end - own[0].duration
         found.append(
             SimulatedSpike(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal, TypedDict
 
 from costmodel.building import build_parameters
 from costmodel.calibrations import choose_calibration
@@ -19,50 +17,12 @@ from costmodel.hardware.errors import InputError, shown
 from costmodel.memory import memory_of
 from costmodel.simulation import hints
 from costmodel.simulation.clock import Clock, FixedClock, StepClock
+from costmodel.simulation.options import ONE_STEP, ServerOptions
 from costmodel.simulation.results import ServerInfo
 from costmodel.simulation.settings import POLICIES, SCHEDULERS, Settings
 
 Step = Callable[[float, float], float]
 """Sequences, tokens that each has in the cache → time of their decode step [s]."""
-SimulatedRung = Literal["roofline", "calibrated"]
-
-
-class ServerOptions(TypedDict, total=False):
-    """How the simulated server is built and set; what is left out is as ``vllm serve`` would have it."""
-
-    gpu: str
-    model: str
-    tp: int
-    ep: int
-    dtype: str | None
-    kv_dtype: str | None
-    compute_dtype: str | None
-    engine: str
-    calibration: str | Path | Calibration | None
-    assume_efficiency: bool
-    rung: SimulatedRung | None
-    """None for calibrated where there is a calibration, else roofline."""
-    decode_s: float | None
-    """Fixed time of a decode step, instead of model and GPU; with ``prefill_s`` [s]."""
-    prefill_s: float | None
-    """Fixed time of a step with a whole prompt [s]."""
-    chunk: int | str | None
-    """``max_num_batched_tokens``; ``"engine"`` for vLLM's default on this GPU."""
-    max_num_seqs: int | None
-    kv_tokens: int | None
-    """Tokens that the KV cache holds; None for what the GPU's memory leaves."""
-    block_tokens: int
-    max_model_len: int | None
-    """None for the model's own, or what fits into the KV cache."""
-    chunked_prefill: bool
-    long_prefill_token_threshold: int
-    prefix_caching: bool
-    asynchronous: bool
-    policy: str
-    reserve_full_prompt: bool
-    watermark: float
-    scheduler: str | None
-    """None for the engine's own: ``prefill-first`` for SGLang, which prefills what waits before it goes on decoding, else ``vllm``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +81,9 @@ def make_server(
     warnings: list[str] = []
     notes: list[str] = []
     clock: Clock
+    fitted, rung = None, "fixed"
     if decode is not None and prefill is not None:
-        clock, delay, rung, calibration = (
-            FixedClock(positive(decode, "decode-ms"), positive(prefill, "prefill-ms"), prompt),
-            (0.0, 0.0),
-            "fixed",
-            None,
-        )
+        clock = FixedClock(_step_time(decode, "decode"), _step_time(prefill, "prefill"), prompt)
     else:
         deployment = deploy(
             options.get("model", "Llama-3.1-8B"),
@@ -139,7 +95,6 @@ def make_server(
             compute_dtype=options.get("compute_dtype"),
         )
         notes += [*deployment.notes, *hints.stand_in(options.get("engine", "vllm"), options.get("scheduler"))]
-        fitted = None
         if options.get("rung") != "roofline":
             fitted = choose_calibration(
                 options.get("calibration"),
@@ -155,20 +110,20 @@ def make_server(
             warnings.append("no calibration in use: steps at datasheet rates, a floor; measured ones take longer")
         rates = CalibratedRates(fitted) if fitted else None
         clock = StepClock(build_parameters(deployment, rates))
-        delay, rung = _delay(fitted, clock, typical), "calibrated" if fitted else "roofline"
-        calibration = fitted.name if fitted else None
+        rung = "calibrated" if fitted else "roofline"
     settings = _settings(options, deployment, (budget, seqs), scheduler, policy)
     settings, more = _memory(options, deployment, settings, unlimited_if_small)
     warnings += more
+    delay = _delay(fitted, clock, settings.max_num_seqs, typical if deployment else None)
     info = ServerInfo(
         model=deployment.architecture.name if deployment else None,
         gpu=deployment.profile.name if deployment else None,
         gpus=deployment.gpus if deployment else 1,
         rung=rung,  # type: ignore[arg-type]
-        calibration=calibration,
+        calibration=fitted.name if fitted else None,
         token_budget=settings.token_budget,
         max_num_seqs=settings.max_num_seqs,
-        kv_tokens=None if settings.usable_blocks is None else settings.usable_blocks * settings.block_tokens,
+        kv_tokens=_kv_tokens(settings, options.get("kv_tokens") is not None),
         block_tokens=settings.block_tokens,
         max_model_len=settings.max_model_len,
         scheduler=settings.scheduler,
@@ -183,14 +138,37 @@ def make_server(
     return Server(clock, settings, delay, info, deployment, tuple(notes), tuple(warnings))
 
 
-def _delay(fitted: Calibration | None, clock: Clock, typical: Callable[[Step], float] | None) -> tuple[float, float]:
-    """Return the time of a request on its way to the engine, and per token of its prompt [s]."""
+def _step_time(seconds: float, name: str) -> float:
+    """Return a fixed step time that a simulation can go through [s]."""
+    time = positive(seconds, f"{name}_s (--{name}-ms)")
+    if not SHORTEST_STEP <= time <= LONGEST_STEP:
+        raise InputError(
+            f"{name}_s (--{name}-ms) must be from {SHORTEST_STEP:g} to {LONGEST_STEP:g} s "
+            f"({SHORTEST_STEP * 1e3:g} to {LONGEST_STEP * 1e3:g} ms), not {time:g} s"
+        )
+    return time
+
+
+SHORTEST_STEP, LONGEST_STEP = 1e-6, 1e6
+"""Fixed step times [s]."""
+
+
+def _kv_tokens(settings: Settings, given: bool) -> int | None:
+    """Return the size of the KV cache as it was given, or else as vLLM's log prints it: the null block included [tokens]."""
+    blocks = settings.usable_blocks if given else settings.kv_blocks
+    return None if blocks is None else blocks * settings.block_tokens
+
+
+def _delay(
+    fitted: Calibration | None, clock: Clock, most: int, typical: Callable[[Step], float] | None
+) -> tuple[float, float]:
+    """Return the time of a request on its way to the engine, and per token of its prompt [s]; at most ``most`` requests run at once."""
     if typical is None:
         return 0.0, 0.0
     fixed, per_token, steps = arrival_overheads(fitted)
 
     def step(sequences: float, context: float) -> float:
-        count = max(round(sequences), 1)
+        count = min(max(round(sequences), 1), most)
         reads = [count * (context + 1 if width is None else min(context + 1, width)) for width in clock.windows]
         return clock.decode(count, reads)
 
@@ -210,8 +188,11 @@ def _settings(
 ) -> Settings:
     budget, most = defaults
     chunk = options.get("chunk")
+    if isinstance(chunk, str) and chunk in ONE_STEP and budget is not None:
+        chunk = budget
     if isinstance(chunk, str) and chunk != "engine":
-        raise InputError(f"chunk must be a whole number or 'engine', not {shown(chunk)}")
+        words = "'engine'" if budget is None else "'engine' or 'one-step'"
+        raise InputError(f"chunk must be a whole number or {words}, not {shown(chunk)}")
     if chunk is None and scheduler == "sarathi":
         chunk = SARATHI_BUDGET
     if chunk is None and budget is not None:
@@ -282,9 +263,10 @@ def _memory(
         longest = whole(longest, "max-model-len", 1)
     elif deployment is not None and not needed:
         longest = deployment.architecture.max_positions or None
-    if not settings.chunked_prefill and settings.scheduler == "vllm" and not needed:
-        longest, more = _whole_prompts(settings.token_budget, options.get("max_model_len"), longest)
-        warnings += more
+    if not settings.chunked_prefill and settings.scheduler == "vllm":
+        most, more = _whole_prompts(settings.token_budget, options.get("max_model_len"), longest)
+        if not needed:
+            longest, warnings = most, [*warnings, *more]
     return replace(settings, kv_blocks=blocks, max_model_len=longest), warnings
 
 

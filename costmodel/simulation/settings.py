@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -55,6 +56,22 @@ class Settings:
     def usable_blocks(self) -> int | None:
         """Blocks that requests can have: all but the null block."""
         return None if self.kv_blocks is None else self.kv_blocks - 1
+
+    @property
+    def longest(self) -> float:
+        """Longest sequence that the engine can hold, prompt and answer; infinity for no limit [tokens]."""
+        blocks = self.usable_blocks
+        held = math.inf if blocks is None else blocks * self.block_tokens
+        return min(math.inf if self.max_model_len is None else self.max_model_len, held)
+
+    @property
+    def ends_at(self) -> float:
+        """Length at which a sequence ends at the latest [tokens].
+
+        Without chunks that is no more than the token budget: whoever is preempted starts again in one step.
+        """
+        whole = self.scheduler == "vllm" and not self.chunked_prefill
+        return min(self.longest, self.token_budget) if whole else self.longest
 
     @property
     def watermark_blocks(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,19 +11,20 @@ from pathlib import Path
 from typing import Unpack
 
 from costmodel.checks import positive, whole
-from costmodel.hardware.errors import InputError
-from costmodel.simulation import hints
+from costmodel.hardware.errors import InputError, shown
+from costmodel.simulation import hints, remarks
 from costmodel.simulation.jumping import JumpingEngine, can_jump
+from costmodel.simulation.options import DISAGGREGATED, ServerOptions, check_options, truth
 from costmodel.simulation.pools import Pools, pools_info, run_pools
 from costmodel.simulation.quantiles import Gaps
 from costmodel.simulation.requests import Listed, Request, Source
 from costmodel.simulation.results import STALL_FACTOR, Result, ServerInfo, Simulation, make_result, make_spikes
-from costmodel.simulation.server import Server, ServerOptions, Step, make_server
+from costmodel.simulation.server import Server, Step, make_server
 from costmodel.simulation.settings import Settings
 from costmodel.simulation.stepping import Engine, Progress
 from costmodel.simulation.tally import Served, Tally
 from costmodel.simulation.traces import read_trace
-from costmodel.simulation.workloads import closed_loop, gamma, interference
+from costmodel.simulation.workloads import MAX_TIME, closed_loop, gamma, interference
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +133,17 @@ def run_interference(
 
     ``keep_times`` keeps when every gap was; ``progress`` is called now and then (:class:`~costmodel.simulation.stepping.Engine`).
     """
+    options, limits, pools = _checked(options, limits, pools, simulate_interference)
+    prompt, streams, context = whole(prompt, "prompt", 1), whole(streams, "streams", 1), whole(context, "context", 1)
+    prompts, injected_output = whole(prompts, "prompts", 1), whole(injected_output, "injected_output", 1)
     background, injected = interference(
-        streams, context, prompt, every, first, duration, prompts, grow, injected_output
+        streams, context, prompt, every, first, duration, prompts, truth(grow, "grow"), injected_output
     )
-    limits = (limits or Limits()).checked()
     options = ServerOptions(**{"asynchronous": False, **options})
     one_step = prompt * prompts + streams
     needed = streams * (context + 1) + prompts * (prompt + injected_output)
     server = make_server(options, prompt, one_step, streams + MOST_INJECTED, unlimited_if_small=needed)
-    _check_room(server.settings, streams, context)
+    _check_room(server.settings, streams, context, grow)
     runs = []
     for prompted in ([], injected):
         run = _run(
@@ -149,6 +153,9 @@ def run_interference(
         if run.interrupted:
             break
     last = runs[-1]
+    warned = remarks.cut_short(last.result, server.settings)
+    if not last.interrupted:
+        warned += remarks.of_streams(last.result, last.tallies, server.settings, streams, prompts)
     spikes = [item for tally in last.tallies for item in make_spikes(tally.mixed_steps, tally.served)]
     document = Simulation(
         workload={
@@ -161,7 +168,7 @@ def run_interference(
         spikes=tuple(sorted(spikes, key=lambda item: (item.injected_s, item.time_s))) if len(runs) > 1 else (),
         interrupted=last.interrupted,
         notes=server.notes,
-        warnings=(*server.warnings, *_unfelt(options, prompt, server.settings, streams)),
+        warnings=(*server.warnings, *_unfelt(options, prompt, server.settings, streams), *warned),
     )  # fmt: skip
     return Simulated(document, tuple(runs))
 
@@ -178,7 +185,7 @@ MOST_INJECTED = 4096
 """Places for injected prompts beside the streams where ``max_num_seqs`` is not given, as far as the token budget has room."""
 
 
-def _check_room(settings: Settings, streams: int, context: int) -> None:
+def _check_room(settings: Settings, streams: int, context: int, grow: bool) -> None:
     """Raise :class:`InputError` if the streams cannot run, or leave no place for a prompt."""
     if settings.token_budget <= streams:
         raise InputError(
@@ -190,9 +197,15 @@ def _check_room(settings: Settings, streams: int, context: int) -> None:
             f"max-num-seqs {settings.max_num_seqs} leaves no place for a prompt beside {streams} running streams; "
             f"use at least {streams + 1}"
         )
-    if settings.max_model_len is not None and settings.max_model_len <= context:
+    least = context + 1 + grow
+    if settings.max_model_len is not None and settings.max_model_len < least:
         raise InputError(
-            f"max-model-len {settings.max_model_len} is too short for streams at context {context}; use at least {context + 1}"
+            f"max-model-len {settings.max_model_len} is too short for streams at context {context}; use at least {least}"
+        )
+    if settings.ends_at < settings.longest and settings.ends_at < least:
+        raise InputError(
+            f"without chunked prefill, streams at context {context} need a token budget as large, to start again after a preemption; "
+            f"use --chunk {least} or more"
         )
     blocks = streams * -(-(context + 1) // settings.block_tokens)
     if settings.usable_blocks is not None and settings.usable_blocks < blocks:
@@ -266,9 +279,11 @@ def run_load(
     progress: Callable[[Progress], None] | None = None,
 ) -> Simulated:
     """Run :func:`simulate_load`; return all that was counted; ``progress`` as above."""
+    options, limits, pools = _checked(options, limits, pools, simulate_load)
     if (clients is None) == (rate is None):
         raise InputError("give either clients (a closed loop) or a rate (requests per second)")
-    limits = (limits or Limits()).checked()
+    prompt, output = whole(prompt, "prompt", 1), whole(output, "output", 1)
+    requests = None if requests is None else whole(requests, "requests", 1)
     source: Source
     if clients is not None:
         if pools is not None:
@@ -276,12 +291,13 @@ def run_load(
         if duration is not None:
             raise InputError("a closed loop ends after a number of requests, not after a duration")
         clients = whole(clients, "clients", 1, 1_000_000)
-        requests = 10 * clients if requests is None else whole(requests, "requests", 1)
+        requests = 10 * clients if requests is None else requests
         source = closed_loop(clients, requests, prompt, output, spread, seed, think, ramp)
+        most = min(clients, requests)
     else:
         if requests is None and duration is None:
             requests = DEFAULT_REQUESTS
-        source = gamma(
+        source = listed = gamma(
             positive(rate, "rate"),
             burstiness,
             prompt,
@@ -291,7 +307,8 @@ def run_load(
             spread=spread,
             seed=seed,
         )
-    server = make_server(options, prompt, typical=partial(_typical_step, clients, rate, prompt, output))
+        most = len(listed)
+    server = make_server(options, prompt, typical=partial(_typical_step, most, rate, prompt, output))
     run = _run(server, source, limits, math.inf, None, 0, pools, keep_times, progress)
     document = Simulation(
         workload={
@@ -303,7 +320,7 @@ def run_load(
         result=run.result,
         interrupted=run.interrupted,
         notes=(*server.notes, *hints.lockstep(clients, requests, spread, ramp)),
-        warnings=(*server.warnings, *_overload(run)),
+        warnings=(*server.warnings, *_said(run, arrivals=clients is None)),
     )  # fmt: skip
     return Simulated(document, (run,))
 
@@ -360,8 +377,13 @@ def run_trace(
     progress: Callable[[Progress], None] | None = None,
 ) -> Simulated:
     """Run :func:`simulate_trace`; return all that was counted; ``progress`` as above."""
+    options, limits, pools = _checked(options, limits, pools, simulate_trace)
     trace = read_trace(path, form, limit=limit, speed=speed)
-    limits = (limits or Limits()).checked()
+    if trace.requests and trace.requests[-1].arrival > MAX_TIME:
+        raise InputError(
+            f"the trace takes {trace.requests[-1].arrival:.3g} s at speed {speed:g}, more than {MAX_TIME:g} s; "
+            f"use a speed of at least {trace.requests[-1].arrival * speed / MAX_TIME:.3g}"
+        )
     longest = max((request.prompt for request in trace.requests), default=1)
     server = make_server(options, longest, typical=partial(_typical_of, trace.requests))
     run = _run(server, Listed(trace.requests), limits, math.inf, None, 0, pools, keep_times, progress)
@@ -379,34 +401,34 @@ def run_trace(
         result=run.result,
         interrupted=run.interrupted,
         notes=(*trace.notes, *server.notes),
-        warnings=(*server.warnings, *warnings, *_overload(run)),
+        warnings=(*server.warnings, *warnings, *_said(run, arrivals=True)),
     )  # fmt: skip
     return Simulated(document, (run,))
 
 
-def _typical_step(clients: int | None, rate: float | None, prompt: float, output: float, step: Step) -> float:
-    """Return the decode step of a load [s]: of all clients, or of as many requests as come while one is answered."""
+def _typical_step(most: int, rate: float | None, prompt: float, output: float, step: Step) -> float:
+    """Return the decode step of a load [s]: of ``most`` requests, or of as many as come at a rate while one is answered, if fewer."""
     context = prompt + output / 2
-    if clients is not None:
-        return step(clients, context)
+    if rate is None:
+        return step(most, context)
     running = 1.0
     for _ in range(LITTLES_ROUNDS):
-        running = min((rate or 0.0) * output * step(running, context), MOST_RUNNING)
+        running = min(rate * output * step(running, context), most)
     return step(running, context)
 
 
-LITTLES_ROUNDS, MOST_RUNNING = 20, 1024.0
-"""Rounds in which Little's law finds the running requests of a rate, and the most that are taken to run."""
+LITTLES_ROUNDS = 20
+"""Rounds in which Little's law finds the running requests of a rate."""
 
 
 def _typical_of(requests: Sequence[Request], step: Step) -> float:
     """Return the decode step of a trace at its mean rate and lengths [s]."""
     if not requests:
         return 0.0
-    count, duration = len(requests), max(requests[-1].arrival - requests[0].arrival, 1e-3)
+    count, duration = len(requests), requests[-1].arrival - requests[0].arrival
     prompt = sum(request.prompt for request in requests) / count
     output = sum(request.output for request in requests) / count
-    return _typical_step(None, count / duration, prompt, output, step)
+    return _typical_step(count, count / duration if duration else None, prompt, output, step)
 
 
 def _info(server: Server, pools: Pools | None) -> ServerInfo:
@@ -417,17 +439,24 @@ def _info(server: Server, pools: Pools | None) -> ServerInfo:
     return server.info.model_copy(update={"gpus": gpus, "scheduler": DISAGGREGATED, "pools": pools_info(server, pools)})
 
 
-DISAGGREGATED = "disaggregated"
-"""Name of the scheduler where pools are given; each server schedules like vLLM."""
+def _said(run: Run, arrivals: bool) -> list[str]:
+    """Return what has to be said of the requests of a run; whether they come too fast only where ``arrivals`` do not wait for answers."""
+    said = remarks.refused(run.result) + remarks.cut_short(run.result, run.server.settings)
+    return said + remarks.overload(run.served, run.server.clock) if arrivals and not run.interrupted else said
 
 
-def _overload(run: Run) -> Sequence[str]:
-    """Say where the server could not keep up: at the end of the arrivals, most of the requests were waiting."""
-    refused = run.result.requests.refused
-    return [
-        f"{count:,} {'request was' if count == 1 else 'requests were'} refused: {reason}"
-        for reason, count in refused.items()
-    ]
+def _checked(
+    options: ServerOptions, limits: Limits | None, pools: Pools | None, function: Callable[..., Simulation]
+) -> tuple[ServerOptions, Limits, Pools | None]:
+    """Return options, limits and pools of one of the functions, or raise :class:`InputError` if they cannot be."""
+    check_options(options, [name for name in inspect.signature(function).parameters if name != "server"])
+    if limits is not None and not isinstance(limits, Limits):
+        raise InputError(f"limits must be a costmodel.Limits, e.g. Limits(ttft=0.3), not {shown(limits)}")
+    if pools is not None and not isinstance(pools, Pools):
+        raise InputError(f"pools must be a costmodel.Pools, e.g. Pools(prefill=1, decode=2), not {shown(pools)}")
+    if options.get("scheduler") == DISAGGREGATED:
+        options, pools = ServerOptions(**{**options, "scheduler": "vllm"}), pools or Pools()
+    return options, (limits or Limits()).checked(), pools.checked() if pools else None
 
 
 EngineClass = Callable[..., Engine]

@@ -22,7 +22,7 @@ from costmodel.simulation.settings import Settings
 from costmodel.simulation.tally import MixedStep, Served, Tally
 
 ENDLESS = 1 << 60
-"""Output of a standing stream [tokens]."""
+"""Output of a standing stream whose context is held, or has no limit [tokens]."""
 
 
 class State:
@@ -34,19 +34,21 @@ class State:
         placeholders: tokens that steps under way will give.
         in_flight: tokens in steps under way; ``stale`` of them were scheduled before a preemption.
         given: tokens that steps, those under way included, give.
+        total: tokens that are known when it ends; a standing stream has one, at the beginning, that no step has given.
         held: blocks; ``full`` of them could be found again, the first of those, in ``shared``, by others too.
         left: what is free but still holds this request's tokens, after a preemption.
     """
 
     __slots__ = (
         "base", "computed", "end_at", "full", "given", "held", "in_flight", "in_flock", "joined", "known", "left", "output", "placeholders",
-        "prefix", "prompt", "request", "running", "serial", "served", "shared", "stale",
+        "prefix", "prompt", "request", "running", "serial", "served", "shared", "stale", "total",
     )  # fmt: skip
 
     def __init__(self, request: Request, served: Served, serial: int, output: int, prefix: list[Key]) -> None:
         self.request, self.served, self.serial = request, served, serial
         self.prompt, self.output = request.prompt, output
         self.known = request.prompt
+        self.total = request.prompt + output + request.standing
         self.computed = self.placeholders = self.in_flight = self.stale = self.given = self.held = self.full = 0
         self.shared: list[Block] = []
         self.prefix = prefix
@@ -86,6 +88,8 @@ class Progress(NamedTuple):
     """Requests that the engine has got, refused ones included."""
     ended: int
     """Those of them that are done or refused."""
+    over: bool = False
+    """The engine has run its last step."""
 
 
 REPORT_EVERY = 0.2
@@ -103,8 +107,8 @@ class Engine:
         delay: between a request being sent and the engine having it: a time, and a time per token of its prompt [s].
         until: time after which nothing counts [s].
         watch: called with every scheduled step.
-        progress: called before the first step and about every :data:`REPORT_EVERY` seconds on the wall, between two steps; what it raises
-            ends the run where it is.
+        progress: called before the first step, about every :data:`REPORT_EVERY` seconds on the wall, between two steps, and after the
+            last; what it raises ends the run where it is.
     """
 
     def __init__(
@@ -130,9 +134,7 @@ class Engine:
         self.chains: dict[tuple[int, int], int] = {}
         self._after_prefill = False
         self._preempted, self._most, self._held_back = False, 0, 0
-        usable = settings.usable_blocks
-        limits = [settings.max_model_len or ENDLESS, ENDLESS if usable is None else usable * settings.block_tokens]
-        self.longest = min(limits)
+        self.longest = settings.longest
 
     # --- the loop ---------------------------------------------------------------------------------------------------------
 
@@ -145,7 +147,17 @@ class Engine:
         if self.until < math.inf:  # who came while the last steps ran
             self.now = max(self.now, self.until)
             self.receive()
+            self._count_open_gaps()
+        if self.progress is not None:
+            self._report(self.progress, over=True)
         return self.tally
+
+    def _count_open_gaps(self) -> None:
+        """Count the gaps of streams that were preempted and still have no token under way: they are longer than what is left of them."""
+        for state in [*self.waiting, *self.running]:
+            waits = not state.in_flock and state.computed < state.known
+            if waits and state.request.standing and state.served.preemptions and self.tally.counts(state.request):
+                self.tally.open_gap(self.until - state.served.last, self.until)
 
     def _run_in_turns(self) -> None:
         """Schedule, run, and read a step, then the next."""
@@ -191,10 +203,10 @@ class Engine:
             self.now = max(self.now, batch.end)
             self.read(batch)
 
-    def _report(self, progress: Callable[[Progress], None]) -> None:
+    def _report(self, progress: Callable[[Progress], None], over: bool = False) -> None:
         """Tell how far the simulation is."""
         sent = len(self.tally.served)
-        progress(Progress(self.now, sent, sent - len(self.running) - len(self.waiting)))
+        progress(Progress(self.now, sent, sent - len(self.running) - len(self.waiting), over))
         self._report_at = monotonic() + REPORT_EVERY
 
     def _push(self, queue: deque[Batch]) -> bool:
@@ -249,8 +261,7 @@ class Engine:
     def _enter(self, request: Request) -> None:
         served = Served(request)
         self.tally.served.append(served)
-        output = ENDLESS if request.standing else min(request.output, self.longest - request.prompt)
-        state = State(request, served, self.serials, output, self._prefix(request))
+        state = State(request, served, self.serials, self._output(request), self._prefix(request))
         self.serials += 1
         if request.prefilled is not None:
             state.known, state.given = request.prompt + 1, 1
@@ -266,6 +277,13 @@ class Engine:
         served.scheduled = served.first = served.last = self.now
         state.running = True
         self.running.append(state)
+
+    def _output(self, request: Request) -> int:
+        """Return how many tokens a request gets: as many as it asks for, unless the longest sequence ends before."""
+        if request.held:
+            return ENDLESS
+        left = self.settings.ends_at - request.prompt - request.standing
+        return max(int(min(ENDLESS if request.standing else request.output, left)), 1)
 
     def _prefix(self, request: Request) -> list[Key]:
         """Return what the full blocks of the shared prefix hold: a number for each different beginning."""
@@ -349,7 +367,7 @@ class Engine:
             index += 1
             if not state.running:
                 continue
-            if state.placeholders and state.computed + 2 - state.placeholders >= state.prompt + state.output:
+            if state.placeholders and state.computed + 2 - state.placeholders >= state.total:
                 continue  # the step under way gives its last token
             tokens = state.known + state.placeholders - state.computed
             if 0 < threshold < tokens:
@@ -384,7 +402,7 @@ class Engine:
 
     def _victim(self) -> State:
         if self.settings.policy == "priority":
-            return max(self.running, key=lambda state: (state.request.priority, state.request.arrival))
+            return max(self.running, key=lambda state: state.order)
         return self.running[-1]
 
     def _preempt(self, state: State) -> None:
@@ -433,7 +451,7 @@ class Engine:
             needed = self._blocks(cached + tokens) - len(hits) - own
             most = needed
             if settings.reserve_full_prompt:
-                most = max(needed, self._blocks(min(state.known, self.longest)) - len(hits) - own)
+                most = max(needed, self._blocks(int(min(state.known, self.longest))) - len(hits) - own)
             if most + taken > pool.free:
                 break
             pool.touch(hits)

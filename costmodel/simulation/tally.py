@@ -62,6 +62,8 @@ class Tally:
     """Keep when every gap was, for figures; memory then grows with the gaps that are no part of a segment."""
     served: list[Served] = field(default_factory=list)
     gaps: dict[float, int] = field(default_factory=dict)
+    open_gaps: list[float] = field(default_factory=list)
+    """Those of ``gaps`` that had not ended: no token came [s]."""
     segments: array[float] = field(default_factory=lambda: array("d"))
     mixed_steps: list[MixedStep] = field(default_factory=list)
     timed: array[float] = field(default_factory=lambda: array("d"))
@@ -93,6 +95,11 @@ class Tally:
         self.gaps[seconds] = self.gaps.get(seconds, 0) + weight
         if self.keep_times:
             self.timed.extend((end, seconds, weight))
+
+    def open_gap(self, seconds: float, end: float) -> None:
+        """Count a gap of one request that had not ended when the time was up, at ``end``: it is this long at least."""
+        self.gap(seconds, 1, end)
+        self.open_gaps.append(seconds)
 
     def refuse(self, request: Request, reason: str) -> None:
         """Count a request that the engine does not take."""

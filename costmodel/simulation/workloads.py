@@ -19,6 +19,11 @@ from costmodel.simulation.requests import ClosedLoop, Listed, Request
 MAX_REQUESTS = 10_000_000
 """More requests are taken for a slip of the keyboard."""
 
+MAX_TIME = 1e9
+"""Longer simulated times likewise: thirty years. Steps of microseconds can still be told apart there [s]."""
+MAX_RATE = 1e9
+"""Higher rates likewise [requests/s]."""
+
 LEAST_BURSTINESS, MOST_BURSTINESS = 0.01, 1e9
 _GAPS = 1 << 64  # added to the seed of the gaps, so that they are not the numbers that the lengths are made of
 
@@ -57,7 +62,8 @@ def interference(
     standing = Request(0.0, whole(context, "context", least=1), 1, "stream", standing=True, held=not grow)
     tokens, answer = whole(prompt, "prompt", least=1), whole(injected_output, "injected_output", least=1)
     at_once = whole(prompts, "prompts", least=1, most=MAX_REQUESTS)
-    period, end, start = positive(every, "every"), positive(duration, "duration"), _not_negative(first, "first")
+    period, end = positive(every, "every", MAX_TIME), positive(duration, "duration", MAX_TIME)
+    start = _not_negative(first, "first", MAX_TIME)
     if start >= end:
         raise InputError(f"first must be before the end of the run ({end:g} s), not {start:g} s")
     if (end - start) / period * at_once > MAX_REQUESTS:
@@ -102,7 +108,14 @@ def closed_loop(
         return None if pair is None else Request(time, *pair)
 
     count = whole(clients, "clients", least=1, most=MAX_REQUESTS)
-    return ClosedLoop(count, make, _not_negative(think, "think"), _not_negative(ramp, "ramp"))
+    pause, begin = _not_negative(think, "think", MAX_TIME), _not_negative(ramp, "ramp", MAX_TIME)
+    turns = -(-total // count)
+    if pause * turns > MAX_TIME:
+        raise InputError(
+            f"{turns:,} requests of each client with {pause:g} s between them take more than {MAX_TIME:g} s; "
+            f"use a think time of at most {MAX_TIME / turns:.3g} s"
+        )
+    return ClosedLoop(count, make, pause, begin)
 
 
 def poisson(
@@ -150,16 +163,21 @@ def gamma(
     Raises:
         InputError: a number is out of range, or not exactly one of requests and duration is given.
     """
-    per_second, shape = positive(rate, "rate"), _shape(burstiness)
+    per_second, shape = positive(rate, "rate", MAX_RATE), _shape(burstiness)
     pairs = lengths(prompt, output, spread, seed)
     arrivals = itertools.accumulate(_gaps(per_second, shape, seed))
     if requests is not None and duration is None:
         count = whole(requests, "requests", least=1, most=MAX_REQUESTS)
+        if count / per_second > MAX_TIME:
+            raise InputError(
+                f"{count:,} requests at a rate of {per_second:g}/s take more than {MAX_TIME:g} s; "
+                f"use a rate of at least {count / MAX_TIME:.3g}"
+            )
         times = list(itertools.islice(arrivals, count))
         if last := times[-1]:  # bursts of a few requests may have gaps below the smallest number
             times = [time / last * (count / per_second) for time in times]
     elif duration is not None and requests is None:
-        end = positive(duration, "duration")
+        end = positive(duration, "duration", MAX_TIME)
         if per_second * end > MAX_REQUESTS:
             raise InputError(
                 f"{per_second:g} requests/s for {end:g} s are more than {MAX_REQUESTS:,}; take a shorter duration"
@@ -222,8 +240,11 @@ def _seed(value: int) -> int:
     return whole(value, "seed", most=(1 << 63) - 1)
 
 
-def _not_negative(value: float, name: str) -> float:
+def _not_negative(value: float, name: str, most: float = math.inf) -> float:
     try:
-        return 0.0 if value == 0 else positive(value, name)
+        number = 0.0 if value == 0 else positive(value, name)
     except InputError:
         raise InputError(f"{name} must be a finite number, 0 or above, not {shown(value)}") from None
+    if number > most:
+        raise InputError(f"{name} must be at most {most:g}, not {shown(value)}")
+    return number

@@ -203,7 +203,7 @@ def test_a_second_ctrl_c_ends_at_once() -> None:
     with Watch() as watch:
         watch(Progress(0.0, 0, 0))
         signal.raise_signal(signal.SIGINT)
-        with pytest.raises(RuntimeError):  # click.Abort
+        with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
 
@@ -233,7 +233,9 @@ CONTRADICTIONS = (
     ("simulate interference --kv-tokens 100", "does not hold 32 streams", "use --kv-tokens 16384"),
     ("simulate interference --pp 2", "pp 2", "--tp"),
     ("simulate interference --first 50", "first must be before the end of the run"),
-    ("simulate interference --duration 1e99", "more than 10,000,000 prompts"),
+    ("simulate interference --every 1e-9", "more than 10,000,000 prompts"),
+    ("simulate interference --duration 1e99", "duration must be at most 1e+09"),
+    ("simulate interference --decode-ms 1e-320 --prefill-ms 100", "--decode-ms", "0.001 to 1e+09 ms"),
     ("simulate interference --tpot-slo-ms 10", "--tpot-slo-ms", "--stall-ms"),
     ("simulate interference --slo-share 0.9", "--slo-share", "--ttft-slo-ms"),
     ("simulate interference --slo-share 2 --ttft-slo-ms 3", "slo-share", "at most 1", "2"),

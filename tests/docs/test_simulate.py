@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 
 from costmodel.cli.simulate_command import command
 from costmodel.cli.simulate_options import SCHEDULERS
 from costmodel.engine import VLLM_VERSION
+from costmodel.simulation.options import OPTIONS
 from tests.cli.runner import run
 
 TRACE = "arrival_s,prompt_tokens,output_tokens\n0,1000,50\n0.5,300,20\n"
@@ -31,6 +33,19 @@ def test_every_command_of_the_page_runs(repo_root: Path, own_folder: Path) -> No
         assert result.stdout
     assert (own_folder / "requests.csv").is_file()
     assert (own_folder / "load.png").is_file()
+
+
+def test_the_python_of_the_page_runs_and_names_every_keyword(repo_root: Path) -> None:
+    [code] = re.findall(r"^```python\n(.*?)^```$", page(repo_root), re.MULTILINE | re.DOTALL)
+    space: dict[str, Any] = {}
+    exec(code, space)  # the document's example is what is tested
+    assert space["apart"].server.gpus == 3
+    assert space["budgets"][512].injected.itl.max_s < space["budgets"]["one-step"].injected.itl.max_s
+    assert space["slowest"].ttft_s == space["found"].document.result.ttft.max_s
+    assert space["course"][0][1:3] == (1, 0)
+    assert not space["load"].warnings
+    _, keywords = page(repo_root).split("Keywords of the server")
+    assert set(OPTIONS) | {"limits", "pools"} == set(re.findall(r"`(\w+)`", keywords))
 
 
 def test_the_page_names_options_that_there_are(repo_root: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from costmodel.simulation.requests import Request
 from costmodel.simulation.settings import Settings
 from costmodel.simulation.stepping import Engine
 from costmodel.simulation.tally import Tally
-from tests.simulation.pairs import CLOCKS, Workload, clock_of, compare, crowded_workload, random_workload, run
+from tests.simulation.pairs import CLOCKS, SAME_S, Workload, clock_of, compare, crowded_workload, random_workload, run
 from tests.strategies import examples
 
 WORKLOADS = 900
@@ -103,6 +104,29 @@ def test_any_workload(workload: Workload) -> None:
 
 
 # --- shapes that are rare at random -------------------------------------------------------------------------------------------
+
+
+def test_streams_that_starve_or_reach_the_longest_sequence() -> None:
+    ended = starved = 0
+    for seed in range(150):
+        draw = random.Random(seed)
+        context, count, block = draw.randint(1, 60), draw.randint(1, 5), draw.choice([1, 4, 16])
+        blocks = draw.choice([None, max(draw.randint(8, 60), count * -(-(context + 1) // block) + 1)])
+        settings = Settings(
+            draw.choice([64, 512]), 8, blocks, block,
+            max_model_len=draw.choice([None, context + 1, context + 2, context + 30, 200]),
+            asynchronous=draw.random() < 0.5, chunked_prefill=draw.random() < 0.9, prefix_caching=draw.random() < 0.5,
+        )  # fmt: skip
+        requests = [Request(0.0, context, 1, "s", standing=True, held=draw.random() < 0.2) for _ in range(count)] + [
+            Request(draw.random(), draw.randint(1, 60), draw.choice([1, 40])) for _ in range(draw.randint(0, 8))
+        ]
+        plain, jumped = compare(
+            Workload(settings, clock_of(draw.choice(CLOCKS)), requests, until=draw.choice([1.0037, 2.9971]))
+        )
+        assert sorted(jumped.open_gaps) == pytest.approx(sorted(plain.open_gaps), abs=SAME_S)
+        ended += sum(item.done for item in plain.served if item.request.standing)
+        starved += len(plain.open_gaps)
+    assert min(ended, starved - 5) > 0, (ended, starved)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections.abc import Sequence
 
 import numpy as np
@@ -54,8 +55,10 @@ def check(found: Sequence[Tally], clock: Clock) -> None:
     assert gaps.quantiles(SHARES) == pytest.approx(list(expected), rel=1e-12)
     assert gaps.mean() == pytest.approx(listed.mean(), rel=1e-12)
     between = (listed[0] + listed[-1]) / 2 * 1.000001
-    assert gaps.over(between) == (listed > between).sum()
-    assert gaps.over(listed[-1] * 1.01) == 0
+    for each in (gaps, Gaps(found, clock)):  # the second one has not put them in order
+        assert each.over(between) == (listed > between).sum()
+        assert each.over(listed[-1] * 1.01) == 0
+        assert each.over(listed[0] * 0.99) == len(listed)
     edges = np.geomspace(listed[0] * 0.99, listed[-1] * 1.01, 7)
     assert list(gaps.histogram(edges)) == list(np.histogram(listed, edges)[0])
 
@@ -89,7 +92,24 @@ def test_two_passes_over_gaps_that_are_all_alike(monkeypatch: pytest.MonkeyPatch
         {0.01: 1, 0.01 * (1 + 1e-13): 2, 0.01 * (1 + 2e-13): 3},
     ):
         check([tally_of(gaps)], FixedClock(0.01, 1.0, 10))
-    check([tally_of({}, [[3, 3, 1000, 5.0, 0.0]])], FixedClock(0.01, 1.0, 10))
+    check([tally_of({}, [[3, 3, 1000]])], FixedClock(0.01, 1.0, 10))
+
+
+def test_equal_gaps_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Constant(FixedClock):
+        windows = (None,)
+
+    monkeypatch.setattr(quantiles, "MOST_AT_ONCE", 0)
+    gaps = Gaps([tally_of({}, [[3, 3, 3_000_000, 5.0, 3.0]])], Constant(0.01, 1.0, 10))
+    tracemalloc.start()
+    assert gaps.quantiles(SHARES) == [0.01] * len(SHARES)
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+
+
+def test_gaps_beyond_what_floats_count() -> None:
+    gaps = Gaps([tally_of({0.01: 1 << 62, 0.02: 1})], FixedClock(0.01, 1.0, 10))
+    assert gaps.quantiles([0.5, 1.0])[0] == 0.01
 
 
 def test_a_segment_longer_than_a_block_is_cut_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,3 +151,23 @@ def test_a_spike_is_the_steps_that_carried_a_prompt() -> None:
     assert (second.prompt_tokens, second.steps, second.ttft_s) == (120, 2, None)
     assert second.duration_s == pytest.approx(0.4)
     assert make_spikes([], requests) == ()
+
+
+def test_a_stream_that_is_computed_again_is_no_injected_prompt() -> None:
+    streams = [Served(Request(0.0, 300, 1, "stream", standing=True), preemptions=1)]
+    assert make_spikes([MixedStep(1.3, 0.2, 4, ((0, 200),))], streams) == ()
+
+
+def test_answers_that_ended_before_they_should_are_counted() -> None:
+    items = [Served(Request(0.0, 10, 5), 0.0, 0.1, 0.5, tokens, done=True) for tokens in (5, 4, 1)]
+    assert make_result([Tally()], Gaps([Tally()], CLOCK), items, 1.0, None).requests.cut_short == 2
+
+
+def test_a_gap_that_is_open_gave_no_token() -> None:
+    tally = Tally()
+    tally.gap(0.1, 2, 0.1)
+    tally.open_gap(5.0, 5.1)
+    made = make_result([tally], Gaps([tally], CLOCK), [], 5.1, None, streams=2)
+    assert (made.gaps, made.output_tokens) == (3, 2)
+    assert made.itl is not None
+    assert made.itl.max_s == 5.0

@@ -10,12 +10,12 @@ from costmodel.engine import default_max_num_seqs, default_token_budget
 from costmodel.hardware.errors import InputError
 from costmodel.memory import memory_of
 from costmodel.simulation.clock import FixedClock, StepClock
+from costmodel.simulation.options import ServerOptions
 from costmodel.simulation.server import (
     FIXED_BUDGET,
     FIXED_SEQS,
     SARATHI_BUDGET,
     Server,
-    ServerOptions,
     Step,
     make_server,
 )
@@ -35,7 +35,9 @@ def test_defaults_are_those_of_vllm_on_this_gpu() -> None:
     assert settings.token_budget == default_token_budget(server.deployment)
     assert settings.max_num_seqs == default_max_num_seqs(server.deployment)
     memory = memory_of(server.deployment, 1, 1, 1, 1, settings.token_budget)
-    assert settings.usable_blocks == memory.kv_tokens // 16
+    assert settings.kv_blocks == memory.kv_tokens // 16
+    assert settings.usable_blocks == settings.kv_blocks - 1  # the null block is never given out
+    assert server.info.kv_tokens == memory.kv_tokens  # as vLLM's log and `predict` print it
     assert settings.max_model_len == server.deployment.architecture.max_positions
     assert (server.info.rung, server.info.model, server.info.gpus) == ("calibrated", "Llama-3.1-8B", 1)
     assert server.delay == (0.0, 0.0)
@@ -55,6 +57,17 @@ def test_the_way_to_the_engine_is_that_of_the_calibration() -> None:
     assert server.delay == (server.info.request_overhead_s, server.info.request_overhead_per_prompt_token_s)
     assert make_server(ServerOptions(gpu="h100", rung="roofline"), 1000, typical=typical).delay == (0.0, 0.0)
     assert make_server(ServerOptions(**FIXED), 1000, typical=typical).delay == (0.0, 0.0)
+
+
+def test_no_more_requests_are_typical_than_run_at_once() -> None:
+    steps: list[float] = []
+
+    def typical(step: Step) -> float:
+        steps.extend([step(8.0, 100.0), step(1e9, 100.0), step(0.0, 100.0)])
+        return steps[-1]
+
+    server = make_server(ServerOptions(gpu="h100", max_num_seqs=8), 1000, typical=typical)
+    assert steps[0] == steps[1] > steps[2] == server.clock.decode(1, [101.0])
 
 
 def test_fixed_step_times_have_no_model_no_memory_and_no_delay() -> None:
@@ -144,8 +157,11 @@ def test_without_chunks_no_sequence_is_longer_than_the_budget() -> None:
     [
         ({"decode_s": 0.01}, "decode-ms and prefill-ms go together"),
         ({"prefill_s": 0.01}, "decode-ms and prefill-ms go together"),
-        ({"decode_s": 0.0, "prefill_s": 0.1}, "decode-ms must be a finite number above zero, not 0"),
-        ({"decode_s": 0.1, "prefill_s": float("nan")}, "prefill-ms must be a finite number above zero, not nan"),
+        ({"decode_s": 0.0, "prefill_s": 0.1}, "decode_s (--decode-ms) must be a finite number above zero, not 0"),
+        (
+            {"decode_s": 0.1, "prefill_s": float("nan")},
+            "prefill_s (--prefill-ms) must be a finite number above zero, not nan",
+        ),
         ({"scheduler": "saratoga"}, "sarathi"),
         ({"policy": "fifo"}, "known: fcfs, priority"),
         ({"model": "Llama-3.1-8C"}, "Llama-3.1-8B"),
@@ -157,6 +173,16 @@ def test_without_chunks_no_sequence_is_longer_than_the_budget() -> None:
         ({"max_num_seqs": "many", **FIXED}, "max-num-seqs must be a whole number, not 'many'"),
         ({"max_num_seqs": 100, "chunk": 99, **FIXED}, "use --chunk 100 or more, or --max-num-seqs 99 or fewer"),
         ({"max_num_seqs": 600, "scheduler": "sarathi", **FIXED}, "a token budget of 512 is less than 600 sequences"),
+        (
+            {"decode_s": 1e-300, "prefill_s": 0.1},
+            "decode_s (--decode-ms) must be from 1e-06 to 1e+06 s (0.001 to 1e+09 ms)",
+        ),
+        ({"decode_s": 0.1, "prefill_s": 1e300}, "prefill_s (--prefill-ms) must be from 1e-06 to 1e+06 s"),
+        ({"chunk": "one-step", **FIXED}, "chunk must be a whole number or 'engine', not 'one-step'"),
+        (
+            {"chunked_prefill": False, "chunk": 2048, "max_model_len": 4096, **FIXED},
+            "max-model-len 4096 needs a token budget as large",
+        ),
         ({"kv_tokens": 0, **FIXED}, "kv-tokens must be at least 1, not 0"),
         ({"block_tokens": 0, **FIXED}, "block-size must be at least 1, not 0"),
         ({"block_tokens": 65537, **FIXED}, "block-size must be at most 65536"),

@@ -14,10 +14,11 @@ from costmodel.hardware.errors import InputError
 from costmodel.prediction import predict
 from costmodel.simulation import simulating
 from costmodel.simulation.jumping import JumpingEngine
+from costmodel.simulation.options import ServerOptions
 from costmodel.simulation.pools import Pools
 from costmodel.simulation.requests import ClosedLoop, Listed
 from costmodel.simulation.results import Percentiles, Result, Simulation
-from costmodel.simulation.server import ServerOptions, make_server
+from costmodel.simulation.server import make_server
 from costmodel.simulation.settings import Scheduler, Settings
 from costmodel.simulation.simulating import (
     Limits,
@@ -502,6 +503,14 @@ def test_no_load_runs_for_ever(
         ({"limits": Limits(stall=-1.0)}, "stall limit must be a finite number above zero, not -1"),
         ({"limits": Limits(stall_factor=0.0)}, "stall factor"),
         ({"prompt": 0}, "prompt must be at least 1, not 0"),
+        ({"max_model_len": 501, "grow": True}, "use at least 502"),
+        ({"chunked_prefill": False, "chunk": 400}, "without chunked prefill, streams at context 500"),
+        ({"grow": "no"}, "grow must be True or False, not 'no'"),
+        ({"limits": 3}, "limits must be a costmodel.Limits"),
+        ({"pools": 3}, "pools must be a costmodel.Pools"),
+        ({"every": 1e18, "duration": 1e14}, "every must be at most 1e+09"),
+        ({"first": 1e17, "duration": 1e8}, "first must be at most 1e+09"),
+        ({"duration": 1e18}, "duration must be at most 1e+09"),
         ({"first": 40.0}, "first must be before the end"),
     ],
 )
@@ -531,6 +540,13 @@ def test_what_just_fits_is_simulated() -> None:
         ({"clients": 0}, "clients must be at least 1, not 0"),
         ({"clients": 2, "duration": 5.0}, "a closed loop ends after a number of requests"),
         ({"clients": 2, "requests": 0}, "requests must be at least 1, not 0"),
+        ({"clients": 1, "think": 1e18}, "think must be at most 1e+09"),
+        ({"clients": 1, "think": 1e9}, "use a think time of at most 1e+08 s"),
+        ({"clients": 1, "ramp": 1e18}, "ramp must be at most 1e+09"),
+        ({"rate": 1e-20, "requests": 5}, "use a rate of at least 5e-09"),
+        ({"rate": 1e300}, "rate must be at most 1e+09"),
+        ({"rate": 1.0, "duration": 1e18}, "duration must be at most 1e+09"),
+        ({"rate": 1.0, "pools": Pools(latency=1e18)}, "KV latency must be at most 1e+09"),
         ({"rate": 0.0}, "rate must be a finite number above zero, not 0"),
         ({"rate": 1.0, "requests": 5, "duration": 5.0}, "give either requests or duration, not both"),
         ({"rate": 1.0, "limits": Limits(tpot=0.0)}, "tpot limit must be a finite number above zero, not 0"),
