@@ -1,35 +1,20 @@
-"""``--requests-file``: one row per request, as CSV or Parquet."""
+"""``--requests-file``: one row per request (:class:`~costmodel.simulation.detailing.RequestRow`), as CSV or Parquet."""
 
 from __future__ import annotations
 
 import csv
 import importlib.util
 import io
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.cli.files import check_writable, write_atomically
 from costmodel.hardware.errors import InputError
+from costmodel.simulation.detailing import RequestRow, request_row
 
 if TYPE_CHECKING:
     from costmodel.simulation.tally import Served
-
-COLUMNS = (
-    *(
-        "arrival_s",
-        "prompt_tokens",
-        "output_tokens",
-        "group",
-        "priority",
-        "scheduled_s",
-        "first_token_s",
-        "last_token_s",
-    ),
-    *("ttft_s", "tpot_s", "e2e_s", "queueing_s", "tokens", "done", "preemptions", "cached_tokens", "refused"),
-)
-"""Columns, in their order. Times are those of the simulation [s]; what did not happen is left empty."""
 
 
 def check_table(path: Path, force: bool) -> None:
@@ -60,11 +45,11 @@ def write_table(path: Path, served: Sequence[Served], force: bool) -> None:
     Raises:
         InputError: as in :func:`~costmodel.cli.files.write_atomically`.
     """
-    rows = [row(item) for item in served]
+    rows = [request_row(item) for item in served]
     if path.suffix.lower() == ".csv":
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        writer.writerow(RequestRow._fields)
         writer.writerows(["" if value is None else _text(value) for value in values] for values in rows)
         write_atomically(path, text.getvalue(), force)
         return
@@ -73,58 +58,16 @@ def write_table(path: Path, served: Sequence[Served], force: bool) -> None:
 
     kinds = {"group": pyarrow.string(), "refused": pyarrow.string(), "done": pyarrow.bool_()}
     schema = pyarrow.schema(
-        [(name, kinds.get(name, pyarrow.float64() if name.endswith("_s") else pyarrow.int64())) for name in COLUMNS]
+        [
+            (name, kinds.get(name, pyarrow.float64() if name.endswith("_s") else pyarrow.int64()))
+            for name in RequestRow._fields
+        ]
     )
-    columns: list[Any] = list(zip(*rows, strict=True)) or [()] * len(COLUMNS)
-    table = pyarrow.table(dict(zip(COLUMNS, map(list, columns), strict=True)), schema=schema)
+    columns: list[Any] = list(zip(*rows, strict=True)) or [()] * len(RequestRow._fields)
+    table = pyarrow.table(dict(zip(RequestRow._fields, map(list, columns), strict=True)), schema=schema)
     stream = io.BytesIO()
     pyarrow.parquet.write_table(table, stream)
     write_atomically(path, stream.getvalue(), force)
-
-
-def row(item: Served) -> tuple[float | int | str | bool | None, ...]:
-    """Return one request in the order of :data:`COLUMNS`; None for what did not happen. Latencies count from when it was sent.
-
-    A standing stream is there from the beginning and has no end: it is never scheduled, has no first token and no length.
-    """
-    request = item.request
-    if request.standing:
-        return (
-            request.arrival,
-            request.prompt,
-            None,
-            request.group,
-            request.priority,
-            None,
-            None,
-            item.last if item.tokens else None,
-            None,
-            (item.last - request.arrival) / item.tokens if item.tokens else None,
-            None,
-            None,
-            item.tokens,
-            False,
-            item.preemptions,
-            item.cached,
-            None,
-        )
-    tpot = (item.last - item.first) / (item.tokens - 1) if item.done and item.tokens > 1 else math.nan
-    end = item.last if item.done else math.nan
-    times = [item.scheduled, item.first, item.last]
-    latencies = [item.first - request.arrival, tpot, end - request.arrival, item.scheduled - request.arrival]
-    return (
-        request.arrival,
-        request.prompt,
-        request.output,
-        request.group,
-        request.priority,
-        *(None if math.isnan(value) else value for value in (*times, *latencies)),
-        item.tokens,
-        item.done,
-        item.preemptions,
-        item.cached,
-        item.refused or None,
-    )
 
 
 def _text(value: float | int | str | bool) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from costmodel.cli.files import write_atomically
-from costmodel.cli.simulate_table import COLUMNS
 from costmodel.hardware.errors import InputError
+from costmodel.simulation.detailing import RequestRow
 from tests.cli.runner import document, refusal, run
 
 LOAD = "simulate load --clients 4 --requests 12 --prompt 200 --output 20 --decode-ms 10 --prefill-ms 30"
@@ -28,7 +28,7 @@ def test_the_table_of_requests(own_folder: Path) -> None:
     assert result.exit_code == 0
     assert result.stderr == "wrote out.csv\n"
     rows = rows_of(own_folder / "out.csv")
-    assert tuple(rows[0]) == COLUMNS
+    assert tuple(rows[0]) == RequestRow._fields
     first, second, third = rows
     assert [row["group"] for row in rows] == ["a", "b", "a"]
     assert float(first["ttft_s"]) == pytest.approx(float(first["first_token_s"]) - float(first["arrival_s"]))
@@ -44,7 +44,7 @@ def test_the_table_as_parquet(own_folder: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     assert run(f"{LOAD} --requests-file out.parquet").exit_code == 0
     table = parquet.read_table(own_folder / "out.parquet")
-    assert tuple(table.column_names) == COLUMNS
+    assert tuple(table.column_names) == RequestRow._fields
     assert table.num_rows == 12
     assert table.column("refused").null_count == 12
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import costmodel
-from costmodel.cli.simulate_table import COLUMNS
 from costmodel.hardware.calibration import DTYPE_SUFFIXED, FORMS, OPERATORS, OTHER_FORMS, read_calibration
+from costmodel.simulation.detailing import RequestRow
 from costmodel.simulation.traces import FORMS as TRACE_FORMS
 from costmodel.symbolic.nomenclature import ENTRIES
 from tests.cli.runner import document, printed
@@ -76,7 +76,7 @@ def test_the_page_of_calibrations_names_every_form_and_parameter(repo_root: Path
 def test_the_columns_of_the_table_of_requests_are_all_there(repo_root: Path) -> None:
     text = page(repo_root, "json.md").partition("## The table of requests")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`[^|]+`) \| ([^|]*) ?\|", text, re.MULTILINE)
-    assert tuple(name for cell, _ in rows for name in re.findall(r"`(\w+)`", cell)) == COLUMNS
+    assert tuple(name for cell, _ in rows for name in re.findall(r"`(\w+)`", cell)) == RequestRow._fields
     for cell, unit in rows:
         for name in re.findall(r"`(\w+)`", cell):
             expected = "s" if name.endswith("_s") else "tokens" if "tokens" in name else ""

@@ -7,23 +7,9 @@ from typing import Any
 import pytest
 
 from costmodel import Pools, details, simulate_interference, simulate_load
-from costmodel.cli.simulate_table import COLUMNS, row
 from costmodel.hardware.errors import InputError
-from costmodel.simulation.detailing import RequestRow, request_row
-from costmodel.simulation.simulating import run_load
 
 FIXED: Any = {"decode_s": 0.01, "prefill_s": 0.1}
-
-
-def test_columns_are_those_of_the_table() -> None:
-    assert RequestRow._fields == COLUMNS
-    found = run_load(
-        None, 20.0, 1.0, 40, None, 300, 30, 0.5, 0.0, 0.0, 0, None, None, {"max_model_len": 280, "kv_tokens": 1000, **FIXED}
-    )  # fmt: skip
-    [run] = found.runs
-    assert {item.refused for item in run.served} > {""}
-    for item in run.served:
-        assert tuple(request_row(item)) == row(item)
 
 
 def test_rows_are_those_of_the_document() -> None:
