@@ -144,7 +144,9 @@ def test_errors_in_the_text_are_those_of_the_accuracy_page(repo_root: Path) -> N
         r"held out; aiconfigurator's own predictions of the same rows are off by (\d+) and (\d+) %",
         text,
     )
-    [simulated] = re.findall(r"request by request, TTFT is off by (\d+) %, and by (\d+) and (\d+) % with the GPU or model held out", text)
+    [simulated] = re.findall(
+        r"request by request, TTFT is off by (\d+) %, and by (\d+) and (\d+) % with the GPU or model held out", text
+    )
     splits = ("random", "GPU held out", "model held out")
 
     def medians(name: str) -> tuple[float, float]:
@@ -156,7 +158,9 @@ def test_errors_in_the_text_are_those_of_the_accuracy_page(repo_root: Path) -> N
     found += medians("– | aiconfigurator")
     assert float(shown[0]) == found[0]
     assert [int(number) for number in shown[1:]] == [round(number) for number in found[1:]]
-    assert [int(number) for number in simulated] == [round(medians(f"{name} | costmodel, simulated")[1]) for name in splits]
+    assert [int(number) for number in simulated] == [
+        round(medians(f"{name} | costmodel, simulated")[1]) for name in splits
+    ]
 
 
 def test_the_figure_is_there_and_says_what_its_caption_says(repo_root: Path) -> None:
