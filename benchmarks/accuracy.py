@@ -1,6 +1,6 @@
 """How well costmodel predicts what was measured: writes docs/accuracy.md with its tables and figures.
 
-python benchmarks/accuracy.py                        # some minutes; needs the extra `silicon`
+python benchmarks/accuracy.py                        # half an hour, nearly all of it simulations; needs the extra `silicon`
 python benchmarks/accuracy.py --peer FILE            # beside aiconfigurator's predictions (peer_end_to_end.py makes the file)
 python benchmarks/accuracy.py --gpu h100             # kernels of one part, writes nothing
 python benchmarks/accuracy.py --end-to-end           # end to end alone, writes nothing
@@ -415,7 +415,7 @@ def main() -> None:
     parser.add_argument("--end-to-end", action="store_true", help="the end-to-end part; prints instead of writing")
     parser.add_argument("--peer", type=Path, help="aiconfigurator's predictions, as peer_end_to_end.py writes them")
     parser.add_argument(
-        "--without-simulation", action="store_true", help="leave out the simulated rows, which take minutes"
+        "--without-simulation", action="store_true", help="leave out the simulated rows: then it takes minutes"
     )
     given = parser.parse_args()
     if given.gpu:
