@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -27,18 +28,18 @@ def main() -> None:
             random_weights=True,
             dtype="fp32",
             enforce_eager=True,
-            max_num_batched_tokens=512,
+            max_num_batched_tokens=1024,
             max_model_len=1024,
         )
     )
     tokens = {"prompts": 0, "answers": 0}
-    plain = engine.recorder.update
+    plain = engine.driver.recorder.update
 
     def update(scheduled, output):  # type: ignore[no-untyped-def]
         """Count what every step computes, also those that the plan does not keep."""
-        before = len(engine.recorder.steps)
+        before = len(engine.driver.recorder.steps)
         result = plain(scheduled, output)
-        for step in engine.recorder.steps[before:]:
+        for step in engine.driver.recorder.steps[before:]:
             tokens["prompts"] += sum(new for new, _ in step.chunks)
             tokens["answers"] += len(step.decodes) + len(step.chunks)  # no prompt here needs more than one step
         return result
@@ -47,8 +48,8 @@ def main() -> None:
     engine.warm_up()
     found = [
         [
-            {"chunks": each.chunks, "decodes": each.decodes, "seconds": each.seconds}
-            for each in engine.run(point, 4, 1e18)
+            {"chunks": each.chunks, "decodes": each.decodes, "seconds": each.cpu_seconds}
+            for each in engine.driver.run(point, 4, math.inf)
         ]
         for point in POINTS
     ]

