@@ -62,7 +62,7 @@ CLEAR = "\r\x1b[K"
     "--out",
     type=click.Path(path_type=Path),
     default=None,
-    help="File of the measurement, lines of JSON.  [default: measurement-MODEL.jsonl]",
+    help="File of the measurement, lines of JSON.  [default: measurement-MODEL.jsonl; of a log, .json]",
 )
 @click.option("--resume", is_flag=True, help="Go on with the file, if there is one, where an earlier run ended.")
 @click.option("--force", is_flag=True, help="Replace the file if there is one.")
@@ -91,7 +91,8 @@ def command(**options: Any) -> int:
     it, to more steps and steadier medians if there is more time.
     """
     _check(options)
-    out = options["out"] or Path(_file_name(options["random_weights"] or options["model"]))
+    suffix = ".jsonl" if options["from_log"] is None else ".json"
+    out = options["out"] or Path(_file_name(options["random_weights"] or options["model"], suffix))
     if options["from_log"] is not None:
         return _read_log(options, out, _typed(click.get_current_context()))
     before = _before(out, options["resume"], options["force"])
@@ -125,12 +126,12 @@ def _check(options: dict[str, Any]) -> None:
         raise InputError("--backend torch measures one device; --tp is for vLLM")
 
 
-def _file_name(model: str) -> str:
+def _file_name(model: str, suffix: str) -> str:
     """Return the name of the file where none is given."""
     path = Path(model)
     name = path.parent.name if path.name == "config.json" else path.name
     kept = re.sub(r"[^A-Za-z0-9._-]+", "-", name.removesuffix(".json")).strip("-.")
-    return f"measurement-{kept or 'model'}.jsonl"
+    return f"measurement-{kept or 'model'}{suffix}"
 
 
 def _typed(ctx: click.Context) -> str:
