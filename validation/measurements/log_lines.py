@@ -1,7 +1,8 @@
 """The log of a vLLM server in production, read as a measurement.
 
 With ``--enable-logging-iteration-details`` vLLM logs a line per step: prompts and their tokens, sequences that decode, elapsed time, and
-the share of the KV cache in use. It does not log contexts; they are worked out from that share and the size of the cache, which is logged once.
+the share of the KV cache in use. It does not log contexts; they are worked out from that share and the size of the cache, which is logged
+once.
 
 *Times.* The elapsed time in the line is that of waiting for a result. Where the engine computes in the process that waits (one CPU, or a
 synchronous scheduler), it is nearly nothing, whatever the step took. So where every line has a time stamp with fractions of a second
