@@ -192,9 +192,9 @@ def _iteration(line: str, match: re.Match[str]) -> Iteration:
         text = f"{fraction[1]}T{fraction[2].replace(',', '.')}"[:26]
         stamp = datetime.datetime.fromisoformat(text.ljust(26, "0")).replace(tzinfo=datetime.UTC).timestamp()
     if (whole := SECONDS.search(before)) is not None:
-        month, day, *time = map(int, whole.groups())
+        month, day, hour, minute, second = map(int, whole.groups())
         # a leap year, as the log has none; only differences matter
-        clock = datetime.datetime(2024, month, day, *time, tzinfo=datetime.UTC).timestamp()
+        clock = datetime.datetime(2024, month, day, hour, minute, second, tzinfo=datetime.UTC).timestamp()
     numbers = {name: int(match[name]) for name in ("index", "prompts", "new", "decodes")}
     return Iteration(
         **numbers, elapsed=float(match["elapsed"]) / 1e3, usage=float(match["usage"]) / 100, stamp=stamp, clock=clock
