@@ -25,8 +25,8 @@ from costmodel.validation.measurements.types import Purpose
 
 MOST_SHARE = 0.1
 """A point that would take a larger share of the time than this is left out."""
-SET_UP_SHARE = 0.6
-"""Share of the time that the contexts of all points may take to fill, by the speed of the warm-up."""
+FIRST_SHARE = 0.4
+"""Share of the time that the first round may take by the speed of the warm-up; long contexts are slower, and unsteady medians come again."""
 ROOM = 64
 """Tokens that contexts may grow by while a point is measured."""
 FIRST_REPEATS = 5
@@ -116,7 +116,7 @@ def plan(limits: Limits, seconds: float, tokens_per_second: float) -> tuple[Poin
         InputError: the engine's limits leave nothing to measure.
     """
     most = MOST_SHARE * seconds * tokens_per_second
-    left = SET_UP_SHARE * seconds * tokens_per_second
+    left = FIRST_SHARE * seconds * tokens_per_second
     taken: list[Point] = []
     filled: dict[int, int] = {}
     for point in _in_order(limits):
