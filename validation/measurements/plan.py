@@ -26,7 +26,7 @@ from costmodel.validation.measurements.types import Purpose
 MOST_SHARE = 0.1
 """A point that would take a larger share of the time than this is left out."""
 FIRST_SHARE = 0.4
-"""Share of the time that the first round may take by the speed of the warm-up; long contexts are slower, and unsteady medians come again."""
+"""Share of the time that the first round may take by the speed of the warm-up; long contexts are slower, unsteady medians come again."""
 ROOM = 64
 """Tokens that contexts may grow by while a point is measured."""
 FIRST_REPEATS = 5
