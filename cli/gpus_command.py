@@ -1,4 +1,4 @@
-"""``costmodel gpus``: list, show, check."""
+"""``costmodel gpus``: list, show, check, probe."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from costmodel.cli.files import check_writable, write_atomically
 from costmodel.cli.options import echo_json
 from costmodel.cli.text import count, gib, large, table
 from costmodel.hardware.calibration import read_calibration
@@ -21,7 +22,7 @@ DTYPES = ("fp8", "int8", "fp4")
 
 @click.group("gpus")
 def command() -> None:
-    """List, show and check hardware profiles."""
+    """List, show and check hardware profiles; probe makes one of this machine."""
 
 
 @command.command("list")
@@ -92,6 +93,48 @@ def check(files: tuple[Path, ...]) -> None:
             click.echo(f"{path}: calibration {calibration.name} of {calibration.gpu} is valid{_whose(calibration.gpu)}")
         else:
             click.echo(f"{path}: profile of {read_profile(path).name} is valid")
+
+
+@command.command("probe")
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), default=None, help="Write the profile into this TOML file."
+)
+@click.option("--force", is_flag=True, help="Overwrite the file that --output names.")
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), default=None, help="[default: a GPU if torch finds one]")
+@click.option("--name", default=None, help="Name of the part.  [default: the driver's or the system's]")
+@click.option("--seconds", type=float, default=20.0, show_default=True, help="Time to measure [s].")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+def probe(
+    output: Path | None, force: bool, device: str | None, name: str | None, seconds: float, as_json: bool
+) -> None:
+    """Measure this machine's GPU or CPU with torch, as a profile for a part that nobody has described.
+
+    Copies, reads and matrix products give bandwidth and peaks as torch gets them: a little below a datasheet's.
+    """
+    if not seconds > 0:
+        raise InputError(f"--seconds must be more than 0, not {seconds:g}")
+    if output is not None:
+        if output.suffix != ".toml":
+            raise InputError(f"--output {output} must end in .toml: that is how --gpu tells a profile from a name")
+        check_writable(output, force)
+    from costmodel.validation.backends.torch_probe import probe as measure
+    from costmodel.validation.backends.torch_probe import to_toml
+
+    found = measure(device, seconds, name)
+    if output is not None:
+        write_atomically(output, to_toml(found.profile), force)
+        click.echo(f"wrote {output}", err=True)
+    if as_json:
+        echo_json(found.profile)
+        return
+    click.echo(f"{found.profile.name}: {found.profile.architecture}")
+    rows = [
+        [rate.what, f"{large(rate.value)}{'FLOP/s' if 'product' in rate.what else 'B/s'}", rate.detail]
+        for rate in found.rates
+    ]
+    click.echo(table(rows, ["measured", "rate", "with"], left=1))
+    if output is not None:
+        click.echo(f"\nNext: costmodel measure MODEL --gpu {output}")
 
 
 def _engines() -> dict[str, list[str]]:

@@ -19,7 +19,11 @@ COMMANDS = {
         "Continuous batching, step by step: what users feel, under load or when a long prompt comes.",
     ),
     "formula": ("costmodel.cli.formula_command", "The model as formulas: print, export, solve, elasticities."),
-    "gpus": ("costmodel.cli.gpus_command", "Hardware profiles: list, show, check."),
+    "gpus": ("costmodel.cli.gpus_command", "Hardware profiles: list, show, check, probe."),
+    "measure": (
+        "costmodel.cli.measure_command",
+        "Short measurements of the steps of a real engine: vLLM, or torch alone.",
+    ),
     "fit": ("costmodel.cli.fit_command", "Measurements to a calibration, with uncertainties."),
     "models": ("costmodel.cli.models_command", "Model architectures: list, show, import."),
 }

@@ -34,10 +34,10 @@ Number = Annotated[float, Field(strict=True)]
 
 
 class Source(Frozen):
-    """Where a number was read."""
+    """Where a number was read; ``measured:`` and by what, where it was not read but measured on the spot."""
 
     title: str = Field(min_length=3)
-    url: str = Field(pattern=r"^https?://")
+    url: str = Field(pattern=r"^(https?://|measured:)")
     note: str = ""
 
 

@@ -14,8 +14,9 @@ HOMES = {
     "mpl_toolkits": ("costmodel.cli",),
     "sympy": ("costmodel.symbolic", "costmodel.validation.fitting"),
     "scipy": ("costmodel.validation.fitting",),
-    "vllm": ("costmodel.validation.backends.vllm_scheduler",),
-    "torch": ("costmodel.validation.backends.vllm_scheduler",),
+    "vllm": ("costmodel.validation.backends",),
+    "torch": ("costmodel.validation.backends",),
+    "pynvml": ("costmodel.validation.backends",),
 }
 """Library → the packages that may import it, at whatever depth."""
 
@@ -26,6 +27,9 @@ DEFERRED = {
     "pandas": (),
     "huggingface_hub": (),
     "aiconfigurator_core": (),
+    "vllm": (),
+    "torch": (),
+    "pynvml": (),
 }
 """Library → the packages that may import it as they load; all others import it inside the function that needs it."""
 

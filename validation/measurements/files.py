@@ -1,6 +1,7 @@
 """The file of a measurement: JSON lines, added to one by one, so that whatever ends a run leaves what was measured before.
 
 The first line is the header; then comes one line per repeat of a step, and at the end of a plan that ran through, ``{"complete": true}``.
+Between them may stand ``{"note": text}`` and ``{"watched": {"clocks_mhz": {…}, "throttled": […]}}``, what was seen of the devices.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import os
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -18,23 +19,50 @@ from pydantic import ValidationError
 
 from costmodel.hardware.errors import InputError, shown
 from costmodel.hardware.reading import shown_path
-from costmodel.validation.measurements.types import SCHEMA, Header, Measurement, Purpose, Step
+from costmodel.validation.measurements.types import SCHEMA, Header, Machine, Measurement, Purpose, Step
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One repeat of a step; attributes as of :class:`~costmodel.validation.measurements.types.Step`, seconds those of this repeat."""
+    """One repeat of a step; attributes as of :class:`~costmodel.validation.measurements.types.Step`, of this repeat.
+
+    ``point`` names what was asked for, where somebody asked: repeats of one point are of one kind, though the contexts of its decoding
+    sequences grow by a token from one to the next.
+    """
 
     chunks: tuple[tuple[int, int], ...]
     decodes: tuple[int, ...]
     seconds: float
     purpose: Purpose
     held_out: bool = False
+    point: str = ""
+    wall_seconds: float | None = None
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """What makes it the same step as another."""
-        return self.chunks, self.decodes, self.purpose, self.held_out
+        return self.chunks, self.point or self.decodes, len(self.decodes), self.purpose, self.held_out
+
+
+@dataclass(slots=True)
+class Content:
+    """What is in a file.
+
+    Attributes:
+        header: its first line.
+        samples: all repeats, in the order of measuring.
+        notes: that were added later.
+        watched: attributes of the machine as they were seen last.
+        complete: the plan was run to its end.
+        cut: the last line was never finished.
+    """
+
+    header: Header
+    samples: list[Sample] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+    watched: dict[str, Any] = field(default_factory=dict)
+    complete: bool = False
+    cut: bool = False
 
 
 class Writer:
@@ -81,7 +109,19 @@ class Writer:
         line["purpose"] = sample.purpose
         if sample.held_out:
             line["held_out"] = True
+        if sample.point:
+            line["point"] = sample.point
+        if sample.wall_seconds is not None:
+            line["wall_seconds"] = sample.wall_seconds
         self._line(line)
+
+    def note(self, text: str) -> None:
+        """Add a note about the whole measurement."""
+        self._line({"note": text})
+
+    def watched(self, clocks_mhz: dict[str, float], throttled: tuple[str, ...] | None) -> None:
+        """Say what was seen of the devices: clocks now, and all reasons of throttling so far."""
+        self._line({"watched": {"clocks_mhz": clocks_mhz, "throttled": throttled}})
 
     def complete(self) -> None:
         """Say that everything that was planned has been measured."""
@@ -108,10 +148,14 @@ def read_measurement(path: Path) -> Measurement:
             return Measurement.model_validate(document)
         except ValidationError as error:
             raise InputError(f"{name}: {_first(error)}") from None
-    header, samples, complete, cut = _parse(text, name)
-    notes = header.notes + (("the last line was cut off and is left out",) if cut else ())
-    fields = header.model_dump(by_alias=True) | {"notes": notes}
-    return Measurement(**fields, steps=tuple(summarise(samples)), complete=complete)
+    content = _parse(text, name)
+    header = content.header
+    notes = tuple(dict.fromkeys(header.notes + content.notes))  # a note that a later run repeats is one
+    if content.cut:
+        notes += ("the last line was cut off and is left out",)
+    machine = header.machine.model_copy(update=content.watched) if content.watched else header.machine
+    fields = header.model_dump(by_alias=True) | {"notes": notes, "machine": machine}
+    return Measurement(**fields, steps=tuple(summarise(content.samples)), complete=content.complete)
 
 
 def read_samples(path: Path) -> list[Sample]:
@@ -120,25 +164,35 @@ def read_samples(path: Path) -> list[Sample]:
     Raises:
         InputError: as :func:`read_measurement`.
     """
-    return _parse(_text(path), shown_path(path))[1]
+    return read_content(path).samples
+
+
+def read_content(path: Path) -> Content:
+    """Return what is in the file of a measurement, line by line.
+
+    Raises:
+        InputError: as :func:`read_measurement`.
+    """
+    return _parse(_text(path), shown_path(path))
 
 
 def summarise(samples: list[Sample]) -> Iterator[Step]:
     """Yield each kind of step once, in the order of its first repeat, with median and median absolute deviation of its repeats."""
-    kinds: dict[tuple[Any, ...], list[float]] = {}
+    kinds: dict[tuple[Any, ...], list[Sample]] = {}
     for sample in samples:
-        kinds.setdefault(sample.kind, []).append(sample.seconds)
-    for (chunks, decodes, purpose, held_out), seconds in kinds.items():
-        median = statistics.median(seconds)
-        spread = statistics.median(abs(each - median) for each in seconds)
+        kinds.setdefault(sample.kind, []).append(sample)
+    for repeats in kinds.values():
+        median = statistics.median(each.seconds for each in repeats)
+        walls = [each.wall_seconds for each in repeats if each.wall_seconds is not None]
         yield Step(
-            chunks=chunks,
-            decodes=decodes,
+            chunks=repeats[0].chunks,
+            decodes=tuple(map(statistics.median_low, zip(*(each.decodes for each in repeats), strict=True))),
             seconds=median,
-            spread=spread,
-            repeats=len(seconds),
-            purpose=purpose,
-            held_out=held_out,
+            spread=statistics.median(abs(each.seconds - median) for each in repeats),
+            wall_seconds=statistics.median(walls) if walls else None,
+            repeats=len(repeats),
+            purpose=repeats[0].purpose,
+            held_out=repeats[0].held_out,
         )
 
 
@@ -160,30 +214,42 @@ def _document(text: str) -> Any:
     return found if isinstance(found, dict) and "steps" in found else None
 
 
-def _parse(text: str, name: str) -> tuple[Header, list[Sample], bool, bool]:
+def _parse(text: str, name: str) -> Content:
     lines = text.split("\n")
     cut = bool(lines.pop())  # behind the last line's end there is nothing, or a line that was never finished
     if not lines:
         raise InputError(f"{name}: is empty or has no whole line; a measurement begins with a line of schema {SCHEMA}")
     try:
-        header = Header.model_validate_json(lines[0])
+        content = Content(Header.model_validate_json(lines[0]), cut=cut)
     except ValidationError as error:
         raise InputError(f"{name}, line 1: is no header of a measurement ({_first(error)})") from None
-    samples, complete = [], False
     for number, line in enumerate(lines[1:], start=2):
         if not line.strip():
             continue
         try:
-            content = json.loads(line)
-            if content == {"complete": True}:
-                complete = True
-                continue
-            step = Step.model_validate(content)
+            _take(json.loads(line), content)
         except (json.JSONDecodeError, ValidationError) as error:
             reason = _first(error) if isinstance(error, ValidationError) else f"is no JSON: {shown(line)}"
             raise InputError(f"{name}, line {number}: {reason}") from None
-        samples.append(Sample(step.chunks, step.decodes, step.seconds, step.purpose, step.held_out))
-    return header, samples, complete, cut
+    return content
+
+
+def _take(line: Any, content: Content) -> None:
+    """Add what a line says."""
+    if line == {"complete": True}:
+        content.complete = True
+    elif isinstance(line, dict) and line.keys() == {"note"}:
+        content.notes += (str(line["note"]),)
+    elif isinstance(line, dict) and line.keys() == {"watched"}:
+        seen = content.header.machine.model_dump() | (line["watched"] if isinstance(line["watched"], dict) else {})
+        machine = Machine.model_validate(seen)
+        content.watched = {"clocks_mhz": machine.clocks_mhz, "throttled": machine.throttled}
+    else:
+        point = line.pop("point", "") if isinstance(line, dict) else ""
+        step = Step.model_validate(line)
+        content.samples.append(
+            Sample(step.chunks, step.decodes, step.seconds, step.purpose, step.held_out, str(point), step.wall_seconds)
+        )
 
 
 def _first(error: ValidationError) -> str:

@@ -77,9 +77,10 @@ class Step(Frozen):
 
     Attributes:
         chunks: of every prompt in it (new tokens, tokens that were cached before).
-        decodes: tokens cached before, of every decoding sequence.
+        decodes: tokens cached before, of every decoding sequence; of repeats whose contexts grew from one to the next, the median.
         seconds: median of the repeats [s].
         spread: median absolute deviation of them [s].
+        wall_seconds: median of their wall time, where ``seconds`` is CPU time [s].
         repeats: how many.
         purpose: why it was run.
         held_out: it is for checking, not for fitting.
@@ -89,6 +90,7 @@ class Step(Frozen):
     decodes: tuple[Tokens, ...] = ()
     seconds: Positive
     spread: Annotated[float, Field(ge=0)] = 0.0
+    wall_seconds: Positive | None = None
     repeats: Annotated[int, Field(ge=1)] = 1
     purpose: Purpose = "served"
     held_out: bool = False

@@ -1,0 +1,150 @@
+"""The machine that an engine runs on: names of devices, driver, clocks and throttling. NVML is asked where it is there."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from costmodel.hardware.catalog import load_gpu, resolve_gpu
+from costmodel.hardware.errors import InputError
+from costmodel.validation.measurements.measuring import Seen
+
+REASONS: Final = {
+    0x04: "power cap",
+    0x08: "hardware slowdown",
+    0x20: "thermal, by software",
+    0x40: "thermal, by hardware",
+    0x80: "power brake",
+}
+"""Bits of NVML's clock event reasons that slow a busy GPU down; idle, set clocks and the display's are none."""
+NVML_CLOCKS: Final = {"sm": 1, "memory": 2}
+"""NVML's numbers of the clocks."""
+
+
+def device_name(kind: str) -> str:
+    """Return the name of the device that torch computes on, by the driver or the system.
+
+    Args:
+        kind: ``cuda`` (also AMD's) or ``cpu``.
+    """
+    if kind == "cuda":
+        import torch
+
+        return str(torch.cuda.get_device_name(0))
+    return cpu_name()
+
+
+def cpu_name() -> str:
+    """Return the name of this machine's CPU."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "CPU"
+
+
+def profile_of(device: str, asked: str | None) -> str | None:
+    """Return the canonical name of a device's profile.
+
+    Args:
+        device: as the driver has it.
+        asked: name of a part or a profile file, that the user knows better; None to go by the device.
+
+    Raises:
+        InputError: what was asked for is no part and no profile.
+    """
+    if asked is not None:
+        return load_gpu(asked)[1].name
+    try:
+        return resolve_gpu(device).name
+    except InputError:
+        return None
+
+
+class Nvml:
+    """NVIDIA's management library, as far as it is there.
+
+    Args:
+        devices: of torch whose driver is asked, by torch's index.
+    """
+
+    def __init__(self, devices: Sequence[int]) -> None:
+        self._nvml: Any = None
+        self._handles: list[Any] = []
+        try:
+            self._nvml = _library()
+            self._nvml.nvmlInit()
+            self._handles = [self._handle(each) for each in devices]
+        except Exception:  # no library, no driver, no permission: then nobody can tell
+            self._nvml = None
+
+    def _handle(self, device: int) -> Any:
+        import torch
+
+        found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+        if found is None:
+            return self._nvml.nvmlDeviceGetHandleByIndex(device)
+        return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{found}".encode())
+
+    def driver(self) -> str | None:
+        """Return the driver's version."""
+        if self._nvml is None:
+            return None
+        version = self._nvml.nvmlSystemGetDriverVersion()
+        return version.decode() if isinstance(version, bytes) else str(version)
+
+    def seen(self) -> Seen | None:
+        """Return the lowest clocks among the devices now, and what throttles any of them."""
+        if self._nvml is None or not self._handles:
+            return None
+        try:
+            clocks = {
+                name: float(min(self._nvml.nvmlDeviceGetClockInfo(handle, number) for handle in self._handles))
+                for name, number in NVML_CLOCKS.items()
+            }
+        except Exception:  # a driver that does not tell, as in some virtual machines
+            clocks = {}
+        return Seen(clocks, self._throttled())
+
+    def _throttled(self) -> tuple[str, ...] | None:
+        ask = getattr(self._nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+        ask = ask or getattr(self._nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
+        if ask is None:
+            return None
+        try:
+            bits = 0
+            for handle in self._handles:
+                bits |= int(ask(handle))
+        except Exception:  # as above
+            return None
+        return tuple(reason for bit, reason in REASONS.items() if bits & bit)
+
+
+def _library() -> Any:
+    """Return NVML's Python bindings: those installed, or those that vLLM carries."""
+    try:
+        import pynvml
+
+        return pynvml
+    except ImportError:
+        from vllm.third_party import pynvml as carried
+
+        return carried
+
+
+def versions(nvml: Nvml | None = None) -> dict[str, str]:
+    """Return the versions of Python, the system, torch, CUDA or ROCm and the driver."""
+    import torch
+
+    found = {"python": platform.python_version(), "system": platform.platform(), "torch": str(torch.__version__)}
+    if torch.version.cuda is not None:
+        found["cuda"] = str(torch.version.cuda)
+    if getattr(torch.version, "hip", None) is not None:
+        found["rocm"] = str(torch.version.hip)
+    if nvml is not None and (driver := nvml.driver()) is not None:
+        found["driver"] = driver
+    return found
