@@ -21,6 +21,7 @@ COMMANDS = {
     "formula": ("costmodel.cli.formula_command", "The model as formulas: print, export, solve, elasticities."),
     "gpus": ("costmodel.cli.gpus_command", "Hardware profiles: list, show, check."),
     "fit": ("costmodel.cli.fit_command", "Measurements to a calibration, with uncertainties."),
+    "check": ("costmodel.cli.check_command", "Predictions against measurements: your own, or a benchmark client's."),
     "models": ("costmodel.cli.models_command", "Model architectures: list, show, import."),
 }
 """Command → module that defines it as ``command``, and its line in the help."""
