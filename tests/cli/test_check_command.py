@@ -123,7 +123,7 @@ def test_bad_input_is_one_line(measured: Path, arguments: str, message: str) -> 
 
 def test_peaks_that_are_too_low_are_one_line(measured: Path) -> None:
     synthetic.write_profile(measured / "low.toml", peak=50e9, bandwidth=10e9)
-    assert "times too low; correct the profile" in refusal("fit steps.json --gpu low.toml")
+    assert "is too low; set it to" in refusal("fit steps.json --gpu low.toml")
 
 
 def test_nothing_of_the_folder_is_in_a_calibration(measured: Path) -> None:

@@ -283,7 +283,10 @@ def record(machine: Path, prompt: int = 1000, streams: int = 4) -> SimpleNamespa
         injected=run("injected", 6),
         model=measurement.model,
         machine=None,
-        server=SimpleNamespace(engine="vllm", flags={"max_num_batched_tokens": 4096, "enable_prefix_caching": False}),
+        server=SimpleNamespace(
+            engine="vllm",
+            flags={"max_num_batched_tokens": "4096", "enable_prefix_caching": "False", "num_gpu_blocks": "1024"},
+        ),
         notes=(),
         complete=True,
     )
@@ -302,6 +305,19 @@ def test_an_experiment_has_its_decode_step_and_spikes(machine: Path) -> None:
     assert file.form == "interference record, 4 streams, 6 prompts of 1,000 tokens"
     with pytest.raises(InputError, match="does not say which GPU"):
         check_experiment(machine / "record.jsonl", experiment, Asked())
+
+
+def test_flags_of_a_record_reach_the_simulation(machine: Path) -> None:
+    chunked = record(machine)
+    chunked.server.flags |= {"max_num_batched_tokens": 504}
+    _, rows = check_experiment(machine / "record.jsonl", experiment_of(chunked), asked(machine, model=False))
+    heights = [row.predicted_s for row in rows if row.kind == "spike"]
+    _, whole = check_experiment(machine / "record.jsonl", experiment_of(record(machine)), asked(machine, model=False))
+    assert max(heights) < 0.7 * max(row.predicted_s for row in whole if row.kind == "spike")
+    _, forced = check_experiment(
+        machine / "record.jsonl", experiment_of(chunked), asked(machine, model=False, chunk="one-step")
+    )
+    assert max(row.predicted_s for row in forced) == max(row.predicted_s for row in whole)
 
 
 def test_a_record_without_answers_has_nothing_to_compare(machine: Path) -> None:

@@ -96,7 +96,7 @@ def test_peaks_that_are_too_low_are_named_with_the_factor(tmp_path: Path, profil
         fit_steps(synthetic.measure(profile), str(low))
     message = str(refused.value)
     assert "faster than the roofline of test machine" in message
-    assert "times too low; correct the profile, or probe again" in message
+    assert "its peak_flops.fp32 is too low; set it to 1.3e+11 or more, or probe again" in message
     assert "\n" not in message
 
 

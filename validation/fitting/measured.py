@@ -19,6 +19,7 @@ from costmodel.architecture.families import architecture_from_config
 from costmodel.building import roofline_parameters
 from costmodel.deployment import Deployment, deploy_architecture
 from costmodel.equations.rates import LATENT
+from costmodel.equations.step import step_operators
 from costmodel.hardware.calibration import FORMS
 from costmodel.hardware.errors import InputError
 from costmodel.validation.fitting.holdout import FEWEST, SHARE, Errors, errors_of
@@ -32,7 +33,7 @@ from costmodel.validation.fitting.least_squares import (
     fit_model,
     form_range,
 )
-from costmodel.validation.fitting.step_model import Key, Tied, form_of, label, step_data, step_model
+from costmodel.validation.fitting.step_model import Key, Tied, form_of, label, step_data, step_model, step_work
 from costmodel.validation.measurements.types import Measurement, Step
 
 Kind = Literal["decode", "prefill", "mixed"]
@@ -278,13 +279,28 @@ def _possible(measurement: Measurement, deployment: Deployment, evaluator: Evalu
     worst = int(np.argmin(ratios))
     what = f"{len(below)} of {len(steps)} measured steps are faster than the roofline of {deployment.profile.name}"
     if len(below) > FEW_BELOW * len(steps):
+        name, least = _too_low(deployment, steps[worst], float(ratios[worst]))
         raise InputError(
             f"{what} ({describe(steps[worst])} took {steps[worst].seconds * 1e3:.3g} ms, the floor is {floors[worst] * 1e3:.3g} ms): "
-            f"its peak_flops or memory_bandwidth is up to {1 / ratios[worst]:.2f} times too low; correct the profile, or probe again "
-            "while nothing else runs"
+            f"its {name} is too low; set it to {least:.2g} or more, or probe again while nothing else runs"
         )
     slow = set(below.tolist())
     return [step for index, step in enumerate(steps) if index not in slow], [f"{what} and are left out"]
+
+
+def _too_low(deployment: Deployment, step: Step, ratio: float) -> tuple[str, float]:
+    """Return which number of the profile makes a step's floor too high by 1/ratio, and what it is at least."""
+    parameters = roofline_parameters(deployment)
+    seconds = {"memory": 0.0, "compute": 0.0}
+    for operator in step_operators(parameters, step_work(step, parameters.windows)):
+        seconds["compute" if operator.bound == "compute" else "memory"] += float(operator.seconds)
+    dtype = deployment.activation_dtype
+    name, value = max(
+        (seconds["memory"], ("memory_bandwidth", deployment.profile.memory_bandwidth.value)),
+        (seconds["compute"], (f"peak_flops.{dtype}", deployment.profile.peak_flops[dtype].value)),  # type: ignore[index]
+    )[1]
+    digits = 10.0 ** (math.floor(math.log10(value / ratio)) - 1)
+    return name, math.ceil(value / ratio / digits) * digits
 
 
 def describe(step: Step) -> str:
