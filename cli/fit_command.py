@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from costmodel.cli.files import check_writable, write_atomically
 from costmodel.cli.options import json_text
@@ -49,15 +50,22 @@ NumPy, which the help does not need."""
     epilog=f"Rules for --without-rule: {', '.join(RULES['kernels'])}; with `silicon` also {', '.join(RULES['silicon'])}; "
     f"with `rtx4090`: {', '.join(RULES['rtx4090'])}. docs/accuracy.md has their reasons.",
 )
+@click.argument("measurement", required=False, default=None, type=click.Path(path_type=Path))
 @click.option(
     "--dataset",
     type=click.Choice(["silicon", "kernels", "rtx4090"]),
     default="silicon",
     show_default=True,
-    help="All that aiconfigurator-core measured (kernels, and end-to-end rows for the engine's overheads), its kernel tables alone, or the "
+    help="Instead of a MEASUREMENT: all that aiconfigurator-core "
+    "measured (kernels, and end-to-end rows for the engine's overheads), its kernel tables alone, or the "
     "RTX 4090 layer tables and served run of LLMServingSim.",
 )
-@click.option("--gpu", default=None, help="GPU whose kernels are fitted; must be given for `silicon` and `kernels`.")
+@click.option(
+    "--gpu",
+    default=None,
+    help="GPU whose kernels are fitted; must be given for `silicon` and `kernels`. Of a MEASUREMENT: the part, or the profile.toml of "
+    "one that is not shipped.  [default: the one that it names]",
+)
 @click.option("--data", default=None, help="Folder of the `rtx4090` files.", metavar="FOLDER")
 @click.option(
     "--engine",
@@ -74,26 +82,44 @@ NumPy, which the help does not need."""
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Which shapes are held out.")
 @click.option(
-    "--output", type=click.Path(path_type=Path), default=None, help="Write the calibration into this TOML file."
+    "--plot",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Draw the residuals of a MEASUREMENT (PNG, SVG or PDF).",
 )
-@click.option("--force", is_flag=True, help="Overwrite the file that --output names.")
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), default=None, help="Write the calibration into this TOML file."
+)
+@click.option("--force", is_flag=True, help="Overwrite the files that --output and --plot name.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+@click.pass_context
 def command(
+    context: click.Context,
+    measurement: Path | None,
     dataset: str,
     gpu: str | None,
     data: str | None,
     engine: str,
     off: tuple[str, ...],
     seed: int,
+    plot: Path | None,
     output: Path | None,
     force: bool,
     as_json: bool,
 ) -> None:
-    """Fit a calibration to measurements, with errors on shapes that were held out.
+    """Fit a calibration to measurements, with errors on what was held out.
 
-    `silicon` and `kernels` need the extra `silicon` (pip install 'llm-costmodel[silicon]'), whose package carries the measurements;
-    `rtx4090` needs the folder with the files.
+    MEASUREMENT is a file of `costmodel measure`: steps of an engine on your own machine, and the calibration is of that machine and
+    model.
+
+    Without one a public data set is fitted. `silicon` and `kernels` need the extra `silicon` (pip install
+    'llm-costmodel[silicon]'), whose package carries the measurements; `rtx4090` needs the folder with the files.
     """
+    if measurement is not None:
+        _measured(context, measurement, gpu, seed, plot, output, force, as_json)
+        return
+    if plot is not None:
+        raise InputError("--plot is for a MEASUREMENT; docs/accuracy.md has the figures of the data sets")
     _check_options(dataset, gpu, data, off)
     from costmodel.validation.fitting.calibrate import to_toml
 
@@ -114,6 +140,30 @@ def command(
         write_atomically(output, to_toml(calibration), force)
         click.echo(f"wrote {output}: {calibration.name}", err=True)
     click.echo(said)
+
+
+def _measured(
+    context: click.Context,
+    path: Path,
+    gpu: str | None,
+    seed: int,
+    plot: Path | None,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Fit a measurement of the user's own."""
+    from costmodel.cli.fit_measured import fit_measurement
+
+    for name, option in (
+        ("dataset", "--dataset"),
+        ("data", "--data"),
+        ("engine", "--engine"),
+        ("off", "--without-rule"),
+    ):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise InputError(f"{option} is for data sets, not for a MEASUREMENT; leave one of the two out")
+    fit_measurement(path, gpu, seed, plot, output, force, as_json)
 
 
 def _check_options(dataset: str, gpu: str | None, data: str | None, off: tuple[str, ...]) -> None:

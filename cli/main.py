@@ -25,6 +25,7 @@ COMMANDS = {
         "Short measurements of the steps of a real engine: vLLM, or torch alone.",
     ),
     "fit": ("costmodel.cli.fit_command", "Measurements to a calibration, with uncertainties."),
+    "check": ("costmodel.cli.check_command", "Predictions against measurements: your own, or a benchmark client's."),
     "models": ("costmodel.cli.models_command", "Model architectures: list, show, import."),
 }
 """Command → module that defines it as ``command``, and its line in the help."""

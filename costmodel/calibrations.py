@@ -161,6 +161,7 @@ def transferred(calibration: Calibration, gpu: str) -> Calibration:
             "gpu": gpu,
             "operators": operators,
             "end_to_end": {},
+            "whole_step": None,
             "assumed_from": calibration.gpu,
             "notes": (note, *calibration.notes),
         }

@@ -17,7 +17,7 @@ from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import OperatorTime, step_operators
 from costmodel.equations.work import Work
-from costmodel.hardware.calibration import Calibration, read_calibration
+from costmodel.hardware.calibration import Calibration, Residuals, read_calibration
 from costmodel.hardware.catalog import gpu_names, resolve_gpu, title
 from costmodel.hardware.errors import InputError, shown
 from costmodel.hardware.shipped import ENGINES, shipped_calibration, shipped_calibrations
@@ -183,37 +183,64 @@ def intervals(
     Its longest step may be another chunk than the calibrated one.
 
     Kernels of one operator err together, different operators independently: their intervals are added within an operator, and in squares
-    between operators. Whole steps err by what no kernel shows, so an interval is at least as wide as that of the mean TPOT, which is
-    made of decode and mixed steps, on end-to-end rows of the part and engine that were held out.
+    between operators. Whole steps err by what no kernel shows, so an interval is at least as wide as that of whole steps that were held
+    out, where a calibration was fitted to such, or of the mean TPOT, which is made of decode and mixed steps, on end-to-end rows.
 
     None where operators without known residuals take a tenth of a step or more, and there are no end-to-end rows.
     """
-    whole = calibration.end_to_end.get("tpot")
-    known = [item.residuals for item in calibration.operators.values()] + [whole]
-    levels = [residuals.level for residuals in known if residuals is not None]
+    levels = _levels(calibration)
     if not levels:
         return None
     bounds = {}
     for name, work in steps.items():
-        operators = step_operators(rungs["calibrated"], work)
-        point, covered = total_seconds(operators), 0.0
-        apart: dict[str, tuple[float, float]] = {}
-        for operator in operators:
-            fitted = calibration.operators.get(operator.calibrated_by)
-            residuals = fitted.residuals_at(_size(operator, work, rungs["calibrated"])) if fitted else None
-            if residuals is not None:
-                covered += operator.seconds
-                low, high = apart.get(operator.calibrated_by, (0.0, 0.0))
-                apart[operator.calibrated_by] = (
-                    low + operator.seconds * residuals.low,
-                    high + operator.seconds * residuals.high,
-                )
-        if covered < COVERED * point and whole is None:
-            return None
-        below = math.hypot(*(min(low, 0.0) for low, _ in apart.values()))
-        above = math.hypot(*(max(high, 0.0) for _, high in apart.values()))
-        if whole is not None:
-            below, above = max(below, -whole.low * point), max(above, whole.high * point)
         key = "decode_step_s" if name == "decode" else f"{name}_s"
-        bounds[key] = (min(max(point - below, getattr(floor, key)), point), point + above)
+        found = step_interval(calibration, rungs["calibrated"], work, getattr(floor, key))
+        if found is None:
+            return None
+        bounds[key] = found
     return Intervals(level=min(levels), **bounds)
+
+
+def _levels(calibration: Calibration) -> list[float]:
+    """Return the levels of all residuals that a step's interval may come from."""
+    known = [item.residuals for item in calibration.operators.values()] + [_whole(calibration)]
+    return [residuals.level for residuals in known if residuals is not None]
+
+
+def _whole(calibration: Calibration) -> Residuals | None:
+    """Return the residuals of whole steps, or of the mean TPOT; None where the calibration has neither."""
+    return calibration.whole_step or calibration.end_to_end.get("tpot")
+
+
+def step_interval(
+    calibration: Calibration, parameters: Parameters, work: Work, floor_s: float
+) -> tuple[float, float] | None:
+    """Return the interval of one step [s], as in :func:`intervals`.
+
+    Args:
+        calibration: whose residuals.
+        parameters: of the calibrated rung.
+        work: of the step.
+        floor_s: its time on the roofline rung.
+    """
+    whole = _whole(calibration)
+    operators = step_operators(parameters, work)
+    point, covered = total_seconds(operators), 0.0
+    apart: dict[str, tuple[float, float]] = {}
+    for operator in operators:
+        fitted = calibration.operators.get(operator.calibrated_by)
+        residuals = fitted.residuals_at(_size(operator, work, parameters)) if fitted else None
+        if residuals is not None:
+            covered += operator.seconds
+            low, high = apart.get(operator.calibrated_by, (0.0, 0.0))
+            apart[operator.calibrated_by] = (
+                low + operator.seconds * residuals.low,
+                high + operator.seconds * residuals.high,
+            )
+    if covered < COVERED * point and whole is None:
+        return None
+    below = math.hypot(*(min(low, 0.0) for low, _ in apart.values()))
+    above = math.hypot(*(max(high, 0.0) for _, high in apart.values()))
+    if whole is not None:
+        below, above = max(below, -whole.low * point), max(above, whole.high * point)
+    return min(max(point - below, floor_s), point), point + above

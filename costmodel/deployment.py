@@ -157,10 +157,45 @@ def _deploy(
     *_stamps: float,
 ) -> Deployment:
     architecture, model_note = load_model(model)
+    return deploy_architecture(
+        architecture,
+        gpu,
+        tp=tp,
+        pp=pp,
+        ep=ep,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        compute_dtype=compute_dtype,
+        note=model_note,
+    )
+
+
+def deploy_architecture(
+    architecture: Architecture,
+    gpu: str,
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    dtype: str | None = None,
+    kv_dtype: str | None = None,
+    compute_dtype: str | None = None,
+    note: str = "",
+) -> Deployment:
+    """Resolve as :func:`deploy` does, for an architecture that is in no file, such as that of a measurement.
+
+    Args:
+        architecture: of the model.
+        gpu, tp, pp, ep, dtype, kv_dtype, compute_dtype: as in :func:`deploy`.
+        note: where the architecture comes from.
+
+    Raises:
+        InputError: as in :func:`deploy`.
+    """
     profile, choice = load_gpu(gpu)
-    notes = [note for note in (choice.note, model_note, *architecture.notes) if note]
-    activation, architecture, note = choose_dtypes(architecture, profile, dtype, choice.name)
-    notes += [note] if note else []
+    notes = [text for text in (choice.note, note, *architecture.notes) if text]
+    activation, architecture, forced = choose_dtypes(architecture, profile, dtype, choice.name)
+    notes += [forced] if forced else []
     check_parallelism(architecture, tp, pp, ep)
     if compute_dtype is not None and compute_dtype not in profile.peak_flops:
         known = ", ".join(profile.peak_flops)

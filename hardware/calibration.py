@@ -219,6 +219,8 @@ TWINS: Final = {"fp16": "bf16", "bf16": "fp16"}
 
 ENGINES: Final = ("vllm", "sglang", "trtllm")
 """Engines whose kernels and overheads are told apart."""
+MEASURED: Final = (*ENGINES, "torch")
+"""Engines that a calibration may be of: those, and a model step in PyTorch alone, which a probe times where there is no engine."""
 
 DTYPE_SUFFIXED: Final = ("gemm", "lm_head", "experts", "prefill_attention", "decode_attention")
 
@@ -326,6 +328,8 @@ class Calibration(Frozen):
     operators: dict[str, FittedOperator] = Field(min_length=1)
     end_to_end: dict[Literal["ttft", "tpot"], Residuals] = Field(default_factory=dict)
     """Of mean TTFT and TPOT in a closed loop, on rows that were held out."""
+    whole_step: Residuals | None = None
+    """Of whole steps that were held out, where those were measured and not single kernels."""
     notes: tuple[str, ...] = ()
     assumed_from: str | None = None
     """Part whose efficiencies these are, if none were measured on ``gpu`` itself."""
@@ -335,8 +339,8 @@ class Calibration(Frozen):
         for what, name in (("name", self.name), ("gpu", self.gpu), ("engine", self.engine)):
             if not name.isprintable():
                 raise ValueError(f"{what} {shown(name)} has characters that cannot be printed")
-        if self.engine not in ENGINES:
-            raise ValueError(str(unknown_name("engine", self.engine, ENGINES, "known: " + ", ".join(ENGINES))))
+        if self.engine not in MEASURED:
+            raise ValueError(str(unknown_name("engine", self.engine, MEASURED, "known: " + ", ".join(MEASURED))))
         return self
 
     @model_validator(mode="after")

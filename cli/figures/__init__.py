@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.cli.figures.saving import check_target, save_figure
 
 if TYPE_CHECKING:
+    from costmodel.cli.figures.agreement import draw_agreement, draw_residuals
     from costmodel.cli.figures.breakdown import draw_breakdown
     from costmodel.cli.figures.distribution import draw_distribution
     from costmodel.cli.figures.heights import draw_heights
@@ -19,18 +20,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_target",
+    "draw_agreement",
     "draw_breakdown",
     "draw_distribution",
     "draw_heights",
     "draw_itl",
     "draw_ladder",
     "draw_load",
+    "draw_residuals",
     "draw_roofline",
     "draw_timeline",
     "save_figure",
 ]
 
 _MODULES = {
+    "draw_agreement": "agreement",
+    "draw_residuals": "agreement",
     "draw_breakdown": "breakdown",
     "draw_distribution": "distribution",
     "draw_heights": "heights",

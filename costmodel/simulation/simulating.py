@@ -384,25 +384,63 @@ def run_trace(
             f"the trace takes {trace.requests[-1].arrival:.3g} s at speed {speed:g}, more than {MAX_TIME:g} s; "
             f"use a speed of at least {trace.requests[-1].arrival * speed / MAX_TIME:.3g}"
         )
-    longest = max((request.prompt for request in trace.requests), default=1)
-    server = make_server(options, longest, typical=partial(_typical_of, trace.requests))
-    run = _run(server, Listed(trace.requests), limits, math.inf, None, 0, pools, keep_times, progress)
     left_out = {reason: count for reason, count in trace.left_out.items() if count}
     warnings = [
         f"{count:,} {'request of the trace is' if count == 1 else 'requests of the trace are'} left out: {reason}"
         for reason, count in left_out.items()
     ]
+    workload: dict[str, str | int | float | bool | None] = {
+        "kind": "trace", "path": str(path), "form": trace.form, "requests": len(trace.requests), "speed": speed,
+        "left_out": sum(left_out.values()),
+    }  # fmt: skip
+    return _run_listed(trace.requests, workload, (trace.notes, warnings), limits, pools, options, keep_times, progress)
+
+
+def run_requests(
+    requests: Sequence[Request],
+    workload: dict[str, str | int | float | bool | None],
+    options: ServerOptions,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+) -> Simulated:
+    """Simulate requests that come when they come, such as those of a benchmark; return all that was counted.
+
+    Args:
+        requests: in the order of their arrival, at least one.
+        workload: what to call them in the document.
+        options: model, GPU and flags, as of :func:`simulate_trace`.
+        progress: called now and then.
+
+    Raises:
+        InputError: a name, number or combination that cannot be.
+    """
+    options, limits, pools = _checked(options, None, None, simulate_trace)
+    return _run_listed(tuple(requests), workload, ((), ()), limits, pools, options, False, progress)
+
+
+def _run_listed(
+    requests: tuple[Request, ...],
+    workload: dict[str, str | int | float | bool | None],
+    said: tuple[Sequence[str], Sequence[str]],
+    limits: Limits,
+    pools: Pools | None,
+    options: ServerOptions,
+    keep_times: bool,
+    progress: Callable[[Progress], None] | None,
+) -> Simulated:
+    """Run a list of requests; ``said`` are notes and warnings about it."""
+    longest = max((request.prompt for request in requests), default=1)
+    server = make_server(options, longest, typical=partial(_typical_of, requests))
+    run = _run(server, Listed(requests), limits, math.inf, None, 0, pools, keep_times, progress)
+    notes, warnings = said
     document = Simulation(
-        workload={
-            "kind": "trace", "path": str(path), "form": trace.form, "requests": len(trace.requests), "speed": speed,
-            "left_out": sum(left_out.values()),
-        },
+        workload=workload,
         server=_info(server, pools),
         result=run.result,
         interrupted=run.interrupted,
-        notes=(*trace.notes, *server.notes),
+        notes=(*notes, *server.notes),
         warnings=(*server.warnings, *warnings, *_said(run, arrivals=True)),
-    )  # fmt: skip
+    )
     return Simulated(document, (run,))
 
 

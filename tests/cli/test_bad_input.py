@@ -189,7 +189,7 @@ CASES = (
     ("predict extra", "extra"),
     ("predct", "no command 'predct'", "did you mean predict"),
     ("gpu", "no command 'gpu'", "did you mean gpus"),
-    ("xyz", "no command 'xyz'", "predict, simulate, formula, gpus, measure, fit, models"),
+    ("xyz", "no command 'xyz'", "predict, simulate, formula, gpus, measure, fit, check, models"),
     ("fitt", "no command 'fitt'", "did you mean fit"),
     ("--promt 8000", "--promt"),
     # figures

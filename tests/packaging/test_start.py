@@ -80,7 +80,14 @@ def test_one_step_as_floats_loads_no_numpy() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--version"], ["predict", "--help"], ["formula", "--help"], ["simulate", "load", "--help"]],
+    [
+        ["--help"],
+        ["--version"],
+        ["predict", "--help"],
+        ["formula", "--help"],
+        ["simulate", "load", "--help"],
+        ["check", "--help"],
+    ],
 )
 def test_help_loads_no_library(arguments: list[str]) -> None:
     _, report = observe(RUN.format(arguments=arguments))

@@ -96,17 +96,17 @@ def _operators(fits: Sequence[OperatorFit]) -> dict[str, Any]:
             "form": fit.form,
             "parameters": {
                 parameter: {
-                    "value": _rounded(value),
+                    "value": rounded(value),
                     "standard_error": _error(fit, parameter),
                     "lower": FORMS[fit.form][parameter][1],
                     **_upper(FORMS[fit.form][parameter][2]),
                 }
                 for parameter, value in fit.result.values.items()
             },
-            "residuals": None if fit.form == "overhead" else _residuals(fit.errors),
+            "residuals": None if fit.form == "overhead" else residuals_of(fit.errors),
             "regimes": []
             if fit.form == "overhead"
-            else [{"up_to": edge, "residuals": _residuals(errors)} for edge, errors in fit.by_size],
+            else [{"up_to": edge, "residuals": residuals_of(errors)} for edge, errors in fit.by_size],
             "ranges": fit.ranges,
         }
         for fit in fits
@@ -138,8 +138,8 @@ def engine_calibration(
         if operator in FORM_OF:
             entry = operators.setdefault(operator, {"form": FORM_OF[operator], "parameters": {}})
             entry["parameters"][name] = {
-                "value": _rounded(value),
-                "standard_error": _rounded(fit.standard_errors[operator, name]),
+                "value": rounded(value),
+                "standard_error": rounded(fit.standard_errors[operator, name]),
                 "lower": 0.0,
                 "upper": OVERHEADS[operator, name],
             }
@@ -150,7 +150,7 @@ def engine_calibration(
         | {
             "name": f"{kernels.gpu} {kernels.engine}",
             "operators": dumped["operators"] | operators,
-            "end_to_end": {name: _residuals(errors) for name, errors in residuals.items()},
+            "end_to_end": {name: residuals_of(errors) for name, errors in residuals.items()},
             "provenance": provenance
             | {
                 "data": f"{provenance['data']}; its {fit.rows} end-to-end rows with {kernels.engine} for the overheads",
@@ -172,17 +172,19 @@ def to_toml(calibration: Calibration) -> str:
     )
 
 
-def _residuals(errors: Errors) -> dict[str, float]:
-    return {"level": LEVEL, "low": _rounded(errors.low), "high": _rounded(errors.high)}
+def residuals_of(errors: Errors) -> dict[str, float]:
+    """Return the interval of residuals as a calibration has it."""
+    return {"level": LEVEL, "low": rounded(errors.low), "high": rounded(errors.high)}
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
+    """Return a fitted number with :data:`DIGITS` significant digits."""
     return float(f"{value:.{DIGITS}g}")
 
 
 def _error(fit: OperatorFit, parameter: str) -> float | None:
     error = fit.result.standard_errors.get(parameter)
-    return None if error is None else _rounded(error)
+    return None if error is None else rounded(error)
 
 
 def _upper(bound: float) -> dict[str, float]:

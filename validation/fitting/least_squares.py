@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import sympy
@@ -131,8 +132,60 @@ class Evaluator:
         return np.stack([np.broadcast_to(np.asarray(column, dtype=np.float64), (rows,)) for column in columns], axis=1)
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Where a parameter may go: its bounds, and where the fit starts."""
+
+    low: float
+    high: float
+    start: float
+
+
 def fit_kernel(evaluator: Evaluator, data: Mapping[str, Array], seconds: Array) -> FitResult:
-    """Fit a kernel model to measured seconds.
+    """Fit a kernel model to measured seconds, every parameter within the bounds of its form.
+
+    Args:
+        evaluator: compiled model.
+        data: shape arrays by the names of the model's inputs.
+        seconds: measured [s].
+
+    Raises:
+        InputError: as :func:`fit_model`.
+    """
+    names = evaluator.model.parameters
+    return fit_model(evaluator, data, seconds, {name: form_range(evaluator.model.form, name) for name in names})
+
+
+def form_range(form: str, name: str, start: float | None = None) -> Range:
+    """Return the range of a form's parameter; ``start`` replaces the size that it has on GPUs."""
+    _, low, high = FORMS[form][name]
+    low, high = max(low, 1e-3 if name.endswith("efficiency") else low), min(high, UPPER.get(name, high))
+    return Range(low, high, min(max(STARTS[name] if start is None else start, low), high))
+
+
+class Compiled(Protocol):
+    """What can be fitted: an :class:`Evaluator`, or one of which some parameters are not free."""
+
+    model: KernelModel
+
+    def seconds(self, values: Mapping[str, float], data: Mapping[str, Array]) -> Array:
+        """Return the predicted seconds of every row."""
+
+    def floor(self, data: Mapping[str, Array]) -> Array:
+        """Return the seconds of every row at datasheet rates."""
+
+    def jacobian(self, values: Mapping[str, float], data: Mapping[str, Array]) -> Array:
+        """Return ∂seconds/∂parameter, one column per parameter."""
+
+
+def fit_model(
+    evaluator: Compiled,
+    data: Mapping[str, Array],
+    seconds: Array,
+    ranges: Mapping[str, Range],
+    loss_scale: float = LOSS_SCALE,
+) -> FitResult:
+    """Fit a model to measured seconds.
 
     Minimises Σ ρ(ln(T_model/T_measured)) with the soft L1 loss, every parameter within its bounds, scaled by the Jacobian.
 
@@ -140,6 +193,8 @@ def fit_kernel(evaluator: Evaluator, data: Mapping[str, Array], seconds: Array) 
         evaluator: compiled model.
         data: shape arrays by the names of the model's inputs.
         seconds: measured [s].
+        ranges: of every parameter of the model.
+        loss_scale: relative residual beyond which a point counts less than its square.
 
     Raises:
         InputError: fewer rows than parameters, non-positive times, or a result below the floor.
@@ -149,12 +204,9 @@ def fit_kernel(evaluator: Evaluator, data: Mapping[str, Array], seconds: Array) 
         raise InputError(f"{len(seconds)} rows cannot fit the {len(names)} parameters of {evaluator.model.operator}")
     if not np.all(np.isfinite(seconds)) or np.any(seconds <= 0):
         raise InputError("measured times must be finite and above zero")
-    bounds = [FORMS[evaluator.model.form][name][1:] for name in names]
-    lower = np.array(
-        [max(low, 1e-3 if name.endswith("efficiency") else low) for name, (low, _) in zip(names, bounds, strict=True)]
-    )
-    upper = np.array([min(high, UPPER.get(name, high)) for name, (_, high) in zip(names, bounds, strict=True)])
-    start = np.clip(np.array([STARTS[name] for name in names]), lower, upper)
+    lower = np.array([ranges[name].low for name in names])
+    upper = np.array([ranges[name].high for name in names])
+    start = np.array([ranges[name].start for name in names])
     scale = np.maximum(np.abs(start), 1e-30)
 
     def values_of(point: Array) -> dict[str, float]:
@@ -168,7 +220,7 @@ def fit_kernel(evaluator: Evaluator, data: Mapping[str, Array], seconds: Array) 
         return np.asarray(evaluator.jacobian(values, data) * scale / evaluator.seconds(values, data)[:, None])
 
     found = least_squares(
-        residuals, start / scale, jac=slopes, bounds=(lower / scale, upper / scale), loss="soft_l1", f_scale=LOSS_SCALE,
+        residuals, start / scale, jac=slopes, bounds=(lower / scale, upper / scale), loss="soft_l1", f_scale=loss_scale,
         x_scale="jac", max_nfev=200,
     )  # fmt: skip
     values = values_of(found.x)

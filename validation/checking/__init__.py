@@ -1,0 +1,1 @@
+"""Predictions held against measurements: steps of an engine, experiments on a server, results of benchmark clients."""

@@ -1,0 +1,230 @@
+"""A record of the long-prompt experiment beside its simulation: decode step, spikes, and percentiles of the gaps."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from costmodel.building import roofline_parameters
+from costmodel.deployment import deploy
+from costmodel.equations.work import Chunk, Decodes, make_work
+from costmodel.hardware.errors import InputError
+from costmodel.hardware.shipped import ENGINES
+from costmodel.simulation.simulating import run_interference
+from costmodel.simulation.stepping import Progress
+from costmodel.validation.checking.asking import Asked, make_predictor, model_folder
+from costmodel.validation.checking.documents import CheckedFile, Row, make_row
+from costmodel.validation.checking.served import compare
+from costmodel.validation.measurements.types import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What a record of the experiment says, whoever made it.
+
+    Attributes:
+        streams: chats answered at once.
+        context: mean tokens in their KV cache.
+        prompt: tokens of an injected prompt.
+        every, first, duration: of the injections, from the beginning of the run to its end [s].
+        baseline, injected: every gap between two tokens, as (end, length), by stream [s].
+        injections: (sent, first token) of every injected prompt that got one [s].
+        model: what was served, where that is known.
+        gpu: canonical name of the part, where it is known.
+        engine: of the server.
+        flags: of the server, by vLLM's names.
+        notes: of the record.
+    """
+
+    streams: int
+    context: int
+    prompt: int
+    every: float
+    first: float
+    duration: float
+    baseline: tuple[tuple[tuple[float, float], ...], ...]
+    injected: tuple[tuple[tuple[float, float], ...], ...]
+    injections: tuple[tuple[float, float], ...]
+    model: Model | None
+    gpu: str | None
+    engine: str
+    flags: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def experiment_of(record: Any) -> Experiment:
+    """Return the experiment of a record as :mod:`costmodel.validation.interference.records` reads it.
+
+    Raises:
+        InputError: it has no run with injections that were answered.
+    """
+    plan, injected = record.plan, record.injected
+    answered = [each for each in injected.injections if each.first is not None] if injected else []
+    if not answered:
+        raise InputError("the record has no injected prompt that was answered; there is no spike to compare")
+    answers = [*(record.baseline.answers if record.baseline else ()), *injected.answers]
+    # Every token of an answer saw its prompt and the tokens before it.
+    seen = [
+        (len(each.times), (each.prompt_tokens or plan.context_tokens) + len(each.times) / 2)
+        for each in answers
+        if each.times
+    ]
+    tokens = sum(count for count, _ in seen)
+    context = round(sum(count * size for count, size in seen) / tokens) if tokens else plan.context_tokens
+    prompts = [each.prompt_tokens for each in answered if each.prompt_tokens]
+    return Experiment(
+        streams=plan.streams,
+        context=max(context, 1),
+        prompt=round(statistics.median(prompts)) if prompts else plan.prompt_tokens,
+        every=plan.every_s,
+        first=plan.first_s,
+        duration=plan.duration_s,
+        baseline=_gaps(record.baseline) if record.baseline else (),
+        injected=_gaps(injected),
+        injections=tuple((each.sent, each.first) for each in answered),
+        model=record.model,
+        gpu=record.machine.profile if record.machine else None,
+        engine=record.server.engine or "vllm",
+        flags=dict(record.server.flags),
+        notes=tuple(record.notes) + (() if record.complete else ("the record ends before what was planned",)),
+    )
+
+
+def _gaps(run: Any) -> tuple[tuple[tuple[float, float], ...], ...]:
+    found: dict[int, list[tuple[float, float]]] = {}
+    for answer in run.answers:
+        found.setdefault(answer.stream, []).extend(answer.gaps)
+    return tuple(tuple(gaps) for gaps in found.values())
+
+
+def check_experiment(
+    path: Path, experiment: Experiment, asked: Asked, progress: Callable[[Progress], None] | None = None
+) -> tuple[CheckedFile, Sequence[Row]]:
+    """Simulate an experiment, and return decode step, spikes and percentiles beside those that were measured.
+
+    Args:
+        path: of the record.
+        experiment: what is in it.
+        asked: model, GPU and flags of the server where the record does not have them, or has others.
+        progress: called now and then.
+
+    Raises:
+        InputError: no model or GPU, or a simulation that cannot be.
+    """
+    with ExitStack() as stack:
+        known: dict[str, Any] = {"gpu": experiment.gpu}
+        if asked.model is None and experiment.model is not None:
+            known |= {"model": stack.enter_context(model_folder(experiment.model)), "dtype": experiment.model.dtype}
+            known |= {"kv_dtype": experiment.model.kv_dtype}
+        known |= _flags(experiment.flags)
+        if experiment.engine in ENGINES:
+            known["engine"] = experiment.engine
+        options = asked.server(**known)
+        for name, what in (("gpu", "GPU"), ("model", "model")):
+            if name not in options:
+                raise InputError(f"the record does not say which {what} served; give it with --{name}")
+        deployment = deploy(
+            options["model"],
+            options["gpu"],
+            tp=options.get("tp", 1),
+            dtype=options.get("dtype"),
+            kv_dtype=options.get("kv_dtype"),
+        )
+        predictor = make_predictor(deployment, asked, experiment.engine)
+        simulated = run_interference(
+            experiment.prompt, experiment.streams, experiment.context, experiment.every, experiment.first, experiment.duration,
+            1, False, 1, None, None, options, progress=progress,
+        )  # fmt: skip
+    document = simulated.document
+    if document.interrupted:
+        raise KeyboardInterrupt
+    windows = roofline_parameters(deployment).windows
+    streams = [Decodes(experiment.streams, experiment.context)]
+    budget = document.server.token_budget
+    chunk = min(experiment.prompt, budget - experiment.streams)
+    cached = (experiment.prompt - 1) // chunk * chunk
+    last = [Chunk(chunk, max(cached - chunk, 0))] if cached else [Chunk(chunk)]
+    decode, spike = make_work([], streams, windows), make_work(last, streams, windows)
+    seconds, interval = predictor.step(spike)
+    around = None if interval is None else (interval[0] / seconds, interval[1] / seconds)
+    rows = list(_rows(experiment, predictor.step(decode), around, document.spikes))
+    for result, gaps, name in (
+        (document.baseline, experiment.baseline, "baseline"),
+        (document.injected, experiment.injected, "injected"),
+    ):
+        if result is not None:
+            measured = sorted(length for stream in gaps for _, length in stream)
+            rows += compare(f"{name} ITL", "itl", result.itl, measured)
+    file = CheckedFile(
+        file=path.name,
+        form=f"interference record, {experiment.streams} streams, {len(experiment.injections)} prompts of {experiment.prompt:,} tokens",
+        model=experiment.model.name if experiment.model and asked.model is None else document.server.model,
+        gpu=document.server.gpu,
+        engine=experiment.engine,
+        rung=document.server.rung,
+        calibration=document.server.calibration,
+        notes=(*experiment.notes, *document.warnings),
+    )
+    return file, rows
+
+
+WHOLE = {
+    "max_num_batched_tokens": "chunk",
+    "max_num_seqs": "max_num_seqs",
+    "max_model_len": "max_model_len",
+    "long_prefill_token_threshold": "long_prefill_token_threshold",
+    "tensor_parallel_size": "tp",
+    "block_size": "block_tokens",
+}
+TRUTHS = {"enable_prefix_caching": "prefix_caching", "enable_chunked_prefill": "chunked_prefill"}
+"""Flags of the server that a simulation takes, and its names for them."""
+
+
+def _flags(flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the flags of the server that a simulation takes, by its names; metrics have them as text."""
+    found: dict[str, Any] = {}
+    for theirs, ours in WHOLE.items():
+        if (number := _whole(flags.get(theirs))) is not None:
+            found[ours] = number
+    for theirs, ours in TRUTHS.items():
+        if str(flags.get(theirs)) in ("True", "False"):
+            found[ours] = str(flags[theirs]) == "True"
+    blocks, size = _whole(flags.get("num_gpu_blocks")), _whole(flags.get("block_size"))
+    if blocks and size:
+        found["kv_tokens"] = (blocks - 1) * size  # one block, the null block, is never given out
+    return found
+
+
+def _whole(value: Any) -> int | None:
+    text = str(value)
+    return int(text) if text.isdecimal() else None
+
+
+def _rows(
+    experiment: Experiment,
+    decode: tuple[float, tuple[float, float] | None],
+    around: tuple[float, float] | None,
+    spikes: Sequence[Any],
+) -> Iterator[Row]:
+    """Yield the decode step and every spike; ``around`` is the interval of a spike, relative to its height."""
+    steady = [length for stream in experiment.baseline for _, length in stream if length > 0]
+    if steady:
+        what = f"decode step of {experiment.streams} streams"
+        yield make_row(what, "decode", decode[0], statistics.median(steady), decode[1])
+    if not spikes:
+        return
+    height = statistics.median(each.height_s for each in spikes)
+    interval = None if around is None else (around[0] * height, around[1] * height)
+    for number, (sent, first) in enumerate(experiment.injections, 1):
+        heights = []
+        for stream in experiment.injected:
+            # The gap that the prompt's last step ends, and with chunks those before it, lie between its being sent and its first token.
+            during = [length for end, length in stream if end >= sent and end - length <= first]
+            if during:
+                heights.append(max(during))
+        if heights:
+            yield make_row(f"spike {number}", "spike", height, statistics.median(heights), interval)

@@ -1,0 +1,486 @@
+"""Measured steps of an engine → a calibration of that machine and model.
+
+A whole step shows no single kernel, so few parameters are fitted: what the layers' matrices reach in arithmetic and in bandwidth, what
+prefill attention and decode attention reach, and what the engine takes per step and per sequence. Which of them the measured steps can
+tell apart is found out, not assumed: all are fitted, and the one that is known least goes, as long as there is one that is not known.
+It then has its default, or equals the one that it cannot be told from by nature.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from costmodel.architecture.families import architecture_from_config
+from costmodel.building import roofline_parameters
+from costmodel.deployment import Deployment, deploy_architecture
+from costmodel.equations.rates import LATENT
+from costmodel.equations.step import step_operators
+from costmodel.hardware.calibration import FORMS
+from costmodel.hardware.errors import InputError
+from costmodel.validation.fitting.holdout import FEWEST, SHARE, Errors, errors_of
+from costmodel.validation.fitting.least_squares import (
+    LOSS_SCALE,
+    Array,
+    Compiled,
+    Evaluator,
+    FitResult,
+    Range,
+    fit_model,
+    form_range,
+)
+from costmodel.validation.fitting.step_model import Key, Tied, form_of, label, step_data, step_model, step_work
+from costmodel.validation.measurements.types import Measurement, Step
+
+Kind = Literal["decode", "prefill", "mixed"]
+KINDS: Final[tuple[Kind, ...]] = ("decode", "prefill", "mixed")
+"""Decodes alone, prompts or parts of them alone, and both in one step."""
+
+MOST_STEPS: Final = 4000
+"""Kinds of steps that are fitted at most: more, as of a server's log, change nothing and only take time."""
+AT_PEAK: Final = "these steps reach the profile's peak, or more"
+BELOW: Final = 0.02
+"""A measured step that is so much faster than the roofline is no noise: the profile's peaks are too low."""
+FEW_BELOW: Final = 0.05
+"""Share of the steps up to which those that are faster than the roofline are left out as outliers."""
+ALIKE: Final = 0.9
+"""Correlation beyond which two parameters do the same."""
+EFFICIENCIES: Final = (0.75, 0.4, 0.15)
+"""Where efficiencies start: from one place a fit may end at a bound, with the corner between arithmetic and memory on the wrong side."""
+TINY: Final = 1e-12
+"""Added to the mean loss, whose logarithm is taken: a perfect fit has none."""
+KEPT: Final = ("gemm.compute_efficiency", "overhead.graph.per_step_s")
+"""The first candidates; they go only where no step shows them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A parameter that may be fitted.
+
+    Attributes:
+        key: operator and name.
+        otherwise: what it is where the steps do not tell: another parameter that it then equals, or a number.
+        why: that is a good guess.
+    """
+
+    key: Key
+    otherwise: Key | float
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What became of a candidate.
+
+    Attributes:
+        key: operator and name.
+        value: in the calibration.
+        error: standard error; None where it was not fitted.
+        how: ``fitted``, ``tied`` to another or left at its ``default``.
+        reason: of the latter two, in words.
+    """
+
+    key: Key
+    value: float
+    error: float | None
+    how: Literal["fitted", "tied", "default"]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A measured step beside its prediction."""
+
+    step: Step
+    predicted: float
+    floor: float
+    """At datasheet rates [s]."""
+    fitted: bool
+
+    @property
+    def kind(self) -> Kind:
+        """Of the step."""
+        return kind_of(self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class StepFit:
+    """What a fit to measured steps found.
+
+    Attributes:
+        deployment: model and part.
+        chosen: parameters, the surest first.
+        rows: every step of the measurement, those left out not.
+        fitted, held_out: errors by kind of step, and of ``all``; held out are steps that no fit has seen.
+        whole_step: errors whose quantiles are the intervals of a prediction.
+        ranges: smallest and largest number of tokens of a step, and of KV tokens of each kind of attention.
+        notes: what has to be said.
+    """
+
+    deployment: Deployment
+    chosen: tuple[Chosen, ...]
+    rows: tuple[Row, ...]
+    fitted: dict[str, Errors]
+    held_out: dict[str, Errors]
+    whole_step: Errors
+    ranges: dict[str, dict[str, tuple[float, float]]]
+    notes: tuple[str, ...]
+
+    @property
+    def values(self) -> dict[Key, float]:
+        """Number of every parameter."""
+        return {each.key: each.value for each in self.chosen}
+
+
+def kind_of(step: Step) -> Kind:
+    """Return the kind of a step."""
+    if not step.chunks:
+        return "decode"
+    return "mixed" if step.decodes else "prefill"
+
+
+def measured_deployment(measurement: Measurement, gpu: str | None = None) -> Deployment:
+    """Return the deployment that was measured.
+
+    Args:
+        measurement: of it.
+        gpu: name of the part, or the path of its profile; None for the one that the measurement names.
+
+    Raises:
+        InputError: the measurement names no part, and none is given; or one cannot be deployed so.
+    """
+    machine, model = measurement.machine, measurement.model
+    part = gpu or machine.profile
+    if part is None:
+        raise InputError(
+            f"the measurement is of {machine.device}, for which there is no profile; give one with --gpu PROFILE.toml "
+            "(`costmodel gpus probe` makes it)"
+        )
+    architecture = architecture_from_config(model.config, model.name)
+    return deploy_architecture(architecture, part, tp=machine.count, dtype=model.dtype, kv_dtype=model.kv_dtype)
+
+
+def candidates(deployment: Deployment) -> tuple[Candidate, ...]:
+    """Return what may be fitted to steps of a deployment, the most important first."""
+    latent = any(kind.attention.kind == "mla" for kind in deployment.architecture.kinds)
+    suffix = f".{deployment.attention_dtype}{LATENT}" if latent else ""
+    prefill, decode = f"prefill_attention{suffix}", f"decode_attention{suffix}"
+    graph, eager = "overhead.graph", "overhead.eager"
+    same = "as of a decode step"
+    return (
+        Candidate(("gemm", "compute_efficiency"), 1.0),
+        Candidate((graph, "per_step_s"), 0.0),
+        Candidate((prefill, "compute_efficiency"), ("gemm", "compute_efficiency"), "as of the matrices"),
+        Candidate((decode, "bandwidth_efficiency"), ("gemm", "bandwidth_efficiency"), "as of the matrices"),
+        Candidate((graph, "per_sequence_s"), 0.0),
+        Candidate((eager, "per_step_s"), (graph, "per_step_s"), same),
+        Candidate(("gemm", "bandwidth_efficiency"), 1.0),
+        Candidate((eager, "per_sequence_s"), (graph, "per_sequence_s"), same),
+        Candidate(("gemm", "sharpness"), FORMS["smooth_roofline"]["sharpness"][0]),
+    )
+
+
+def fit_steps(measurement: Measurement, gpu: str | None = None, seed: int = 0) -> StepFit:
+    """Fit the steps of a measurement.
+
+    Steps that the measurement holds out are not fitted, and say how good the fit is. Where it holds out none, those with prompts beside
+    decodes and a share of the others, by chance, are held out.
+
+    Args:
+        measurement: what was measured.
+        gpu: name of the part, or the path of its profile; None for the one that the measurement names.
+        seed: of that chance.
+
+    Raises:
+        InputError: no part, too few steps, or steps that are faster than the part's datasheet allows.
+    """
+    deployment = measured_deployment(measurement, gpu)
+    asked = candidates(deployment)
+    whole = Evaluator(step_model(deployment, [each.key for each in asked]))
+    possible, notes = _possible(measurement, deployment, whole)
+    training, test = split(possible, seed)
+    if len(training) < len(FEWEST_FITTED_WORDS):
+        raise InputError(
+            f"{len(training)} kinds of steps are too few to fit; {', '.join(FEWEST_FITTED_WORDS)} at least"
+        )
+    windows = roofline_parameters(deployment).windows
+    used = training
+    if len(training) > MOST_STEPS:
+        order = np.random.default_rng(seed).choice(len(training), MOST_STEPS, replace=False)
+        used = [training[index] for index in sorted(order.tolist())]
+        notes.append(f"{MOST_STEPS:,} of {len(training):,} kinds of steps are fitted, chosen by chance")
+    seconds = np.array([step.seconds for step in used])
+    chosen, evaluator, values = _fit(whole, asked, step_data(used, windows), seconds, _loss_scale(used))
+    rows = [*_rows(evaluator, values, training, windows, True), *_rows(evaluator, values, test, windows, False)]
+    held_out = _errors(row for row in rows if not row.fitted)
+    known = [row for row in rows if not row.fitted]
+    if len(known) < FEWEST:
+        notes.append(
+            f"{len(known)} kinds of steps are held out, too few for intervals; those come from the fitted steps as well"
+        )
+        known = rows
+    return StepFit(
+        deployment=deployment,
+        chosen=chosen,
+        rows=tuple(rows),
+        fitted=_errors(row for row in rows if row.fitted),
+        held_out=held_out,
+        whole_step=_error(known),
+        ranges=_ranges(used, windows),
+        notes=(*notes, *_said(measurement, chosen)),
+    )
+
+
+FEWEST_FITTED_WORDS: Final = (
+    "a short prompt",
+    "a long prompt",
+    "few decodes",
+    "many decodes",
+    "decodes at long context",
+)
+"""Steps without which nothing can be fitted: as many at least."""
+
+
+def split(steps: Sequence[Step], seed: int = 0) -> tuple[list[Step], list[Step]]:
+    """Return the steps that are fitted and those that are held out."""
+    if any(step.held_out for step in steps):
+        return [step for step in steps if not step.held_out], [step for step in steps if step.held_out]
+    mixed = np.array([kind_of(step) == "mixed" for step in steps], dtype=bool)
+    others = np.flatnonzero(~mixed)
+    chance = np.random.default_rng(seed)
+    # A server's log may hold little but mixed steps; then those are fitted as well.
+    groups = [others] if len(others) >= 2 * FEWEST else [np.arange(len(steps))]
+    out = set() if len(others) < 2 * FEWEST else set(np.flatnonzero(mixed).tolist())
+    for group in groups:
+        out |= set(chance.permutation(group)[: round(SHARE * len(group))].tolist())
+    return [step for index, step in enumerate(steps) if index not in out], [steps[index] for index in sorted(out)]
+
+
+def _possible(measurement: Measurement, deployment: Deployment, evaluator: Evaluator) -> tuple[list[Step], list[str]]:
+    """Return the steps that take at least as long as the roofline, and a note where some do not.
+
+    Raises:
+        InputError: that are too many.
+    """
+    steps = list(measurement.steps)
+    if not steps:
+        raise InputError("the measurement has no steps; did it end before the first?")
+    windows = roofline_parameters(deployment).windows
+    data = step_data(steps, windows)
+    floors = evaluator.floor(data)
+    ratios = np.array([step.seconds for step in steps]) / floors
+    below = np.flatnonzero(ratios < 1 - BELOW)
+    if not len(below):
+        return steps, []
+    worst = int(np.argmin(ratios))
+    what = f"{len(below)} of {len(steps)} measured steps are faster than the roofline of {deployment.profile.name}"
+    if len(below) > FEW_BELOW * len(steps):
+        name, least = _too_low(deployment, steps[worst], float(ratios[worst]))
+        raise InputError(
+            f"{what} ({describe(steps[worst])} took {steps[worst].seconds * 1e3:.3g} ms, the floor is {floors[worst] * 1e3:.3g} ms): "
+            f"its {name} is too low; set it to {least:.2g} or more, or probe again while nothing else runs"
+        )
+    slow = set(below.tolist())
+    return [step for index, step in enumerate(steps) if index not in slow], [f"{what} and are left out"]
+
+
+def _too_low(deployment: Deployment, step: Step, ratio: float) -> tuple[str, float]:
+    """Return which number of the profile makes a step's floor too high by 1/ratio, and what it is at least."""
+    parameters = roofline_parameters(deployment)
+    seconds = {"memory": 0.0, "compute": 0.0}
+    for operator in step_operators(parameters, step_work(step, parameters.windows)):
+        seconds["compute" if operator.bound == "compute" else "memory"] += float(operator.seconds)
+    dtype = deployment.activation_dtype
+    name, value = max(
+        (seconds["memory"], ("memory_bandwidth", deployment.profile.memory_bandwidth.value)),
+        (seconds["compute"], (f"peak_flops.{dtype}", deployment.profile.peak_flops[dtype].value)),  # type: ignore[index]
+    )[1]
+    digits = 10.0 ** (math.floor(math.log10(value / ratio)) - 1)
+    return name, math.ceil(value / ratio / digits) * digits
+
+
+def describe(step: Step) -> str:
+    """Return a step in words: ``prefill 1,024``, ``mixed 512 beside 8 decodes at 261``."""
+    chunks = " + ".join(f"{new:,}" + (f" after {cached:,}" if cached else "") for new, cached in step.chunks[:3])
+    if len(step.chunks) > 3:
+        chunks += f" + {len(step.chunks) - 3} more"
+    if not step.decodes:
+        return f"prefill {chunks}"
+    mean = sum(step.decodes) / len(step.decodes)
+    decodes = f"{len(step.decodes):,} × {mean:,.0f}"
+    return f"mixed {chunks} beside {decodes}" if step.chunks else f"decode {decodes}"
+
+
+def _loss_scale(steps: Sequence[Step]) -> float:
+    """Return the relative residual that is like noise: that of kernels' tables, or that of these repeats if it is more."""
+    return max(LOSS_SCALE, float(np.median([step.spread / step.seconds for step in steps])))
+
+
+def _fit(
+    whole: Evaluator, asked: Sequence[Candidate], data: Mapping[str, Array], seconds: Array, loss_scale: float
+) -> tuple[tuple[Chosen, ...], Tied, dict[str, float]]:
+    """Fit what can be told apart; return what became of each candidate, and the model with its fitted values.
+
+    A parameter stays as long as the fit without it is worse by more than it costs, as Schwarz's criterion n·ln(Σρ/n) + k·ln n counts.
+    """
+    otherwise = {each.key: each.otherwise for each in asked}
+    starts = [{label(each.key): _range(each.key, seconds, share) for each in asked} for share in EFFICIENCIES]
+
+    def fitted(fixed: Mapping[Key, Key | float]) -> _Try:
+        evaluator = Tied(whole, {key: _resolved(value, fixed) for key, value in fixed.items()})
+        tries = []
+        for ranges in starts:
+            result = fit_model(evaluator, data, seconds, ranges, loss_scale)
+            residual = np.log(evaluator.seconds(result.values, data) / seconds) / loss_scale
+            loss = float(np.mean(np.sqrt(1 + residual**2) - 1)) + TINY
+            score = len(seconds) * math.log(loss) + len(result.values) * math.log(len(seconds))
+            tries.append(_Try(dict(fixed), evaluator, result, score))
+        return min(tries, key=lambda each: each.score)
+
+    fixed: dict[Key, Key | float] = {}
+    reasons: dict[Key, str] = {}
+    for each in reversed(asked[2:]):  # more parameters than half the steps would fit noise
+        if len(asked) - len(fixed) > max(len(seconds) // 2, 2):
+            fixed[each.key], reasons[each.key] = each.otherwise, "too few steps"
+    best = fitted(fixed)
+    while True:
+        free = [each.key for each in asked if each.key not in best.fixed]
+        if len(free) == 1:
+            break
+        if (known := _at_an_end(free, best.result)) is not None:
+            key, reason, number = known
+            fixed = {**best.fixed, key: otherwise[key] if number is None else number}
+            best, reasons[key] = fitted(fixed), reason
+            continue
+        tries = {key: fitted({**best.fixed, key: otherwise[key]}) for key in free[len(KEPT) :]}
+        least = min(tries, key=lambda key: tries[key].score, default=None)
+        if least is None or tries[least].score > best.score:
+            break
+        reasons[least] = _why(least, free, best.result)
+        best = tries[least]
+    found = {key: best.result.values[label(key)] for key in free}
+    chosen = []
+    for each in asked:
+        if each.key in found:
+            error = best.result.standard_errors.get(label(each.key))
+            chosen.append(Chosen(each.key, found[each.key], error, "fitted"))
+            continue
+        value, leads = best.fixed[each.key], _resolved(best.fixed[each.key], best.fixed)
+        number = found[leads] if isinstance(leads, tuple) else leads
+        tied = isinstance(value, tuple)
+        why = f"{reasons[each.key]}: {each.why}" if tied and each.why else reasons[each.key]
+        chosen.append(Chosen(each.key, number, None, "tied" if tied else "default", why))
+    return tuple(chosen), best.evaluator, best.result.values
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A fit of some of the parameters, and Schwarz's criterion of it."""
+
+    fixed: dict[Key, Key | float]
+    evaluator: Tied
+    result: FitResult
+    score: float
+
+
+def _resolved(value: Key | float, fixed: Mapping[Key, Key | float]) -> Key | float:
+    """Return what a tie leads to: a parameter that is fitted, or a number."""
+    while isinstance(value, tuple) and value in fixed:
+        value = fixed[value]
+    return value
+
+
+def _range(key: Key, seconds: Array, efficiency: float) -> Range:
+    """Return where a parameter may go; efficiencies start where told, the engine's times at a size that these steps allow."""
+    operator, name = key
+    least = float(seconds.min())
+    start = {"per_step_s": 0.5 * least, "per_sequence_s": 0.005 * least}.get(name)
+    return form_range(form_of(operator), name, efficiency if name.endswith("efficiency") else start)
+
+
+def _at_an_end(free: Sequence[Key], result: FitResult) -> tuple[Key, str, float | None] | None:
+    """Return a parameter that no step shows or that is at a bound, why it goes, and the number it keeps (None for what it is otherwise).
+
+    ``free`` is in the order of importance: the least important goes first. None if there is none.
+    """
+    for key in reversed(free):
+        name = label(key)
+        if name in result.undetermined:
+            return key, "no step shows it", None
+        if name not in result.at_bound:
+            continue
+        if name.endswith("_s"):
+            return key, "these steps put it at zero", 0.0
+        if name.endswith("sharpness"):
+            return key, "these steps put it at its bound", None
+        if result.values[name] > 1 - BELOW:
+            return key, AT_PEAK, 1.0
+    return None
+
+
+def _why(key: Key, free: Sequence[Key], result: FitResult) -> str:
+    """Return why a parameter can go: another one does what it does, or it does little."""
+    place = free.index(key)
+    size, other = max(
+        (abs(float(result.correlations[place, index])), index) for index in range(len(free)) if index != place
+    )
+    if size > ALIKE:
+        return f"can hardly be told from {label(free[other])}"
+    return "the steps are fitted as well without it"
+
+
+def _rows(
+    evaluator: Compiled, values: Mapping[str, float], steps: Sequence[Step], windows: Sequence[int | None], fitted: bool
+) -> Iterator[Row]:
+    if not steps:
+        return
+    data = step_data(steps, windows)
+    predicted, floors = evaluator.seconds(values, data), evaluator.floor(data)
+    for step, seconds, floor in zip(steps, predicted.tolist(), floors.tolist(), strict=True):
+        yield Row(step, seconds, floor, fitted)
+
+
+def _errors(rows: Iterator[Row]) -> dict[str, Errors]:
+    """Return errors by kind of step, and of all; kinds without steps are left out."""
+    listed = list(rows)
+    groups: dict[str, list[Row]] = {kind: [row for row in listed if row.kind == kind] for kind in KINDS}
+    return {kind: _error(group) for kind, group in {**groups, "all": listed}.items() if group}
+
+
+def _error(rows: Sequence[Row]) -> Errors:
+    return errors_of(np.array([row.predicted for row in rows]), np.array([row.step.seconds for row in rows]))
+
+
+def _ranges(steps: Sequence[Step], windows: Sequence[int | None]) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return what was fitted on, by operator and variable."""
+    data = step_data(steps, windows)
+    kinds = range(len(dict.fromkeys(windows)))
+    read = {
+        "gemm": ("tokens", [data["tokens"]]),
+        "prefill_attention": ("kv_tokens", [data[f"prefill_kv_{index}"] for index in kinds]),
+        "decode_attention": ("kv_tokens", [data[f"decode_kv_{index}"] for index in kinds]),
+    }
+    found = {}
+    for operator, (variable, columns) in read.items():
+        sizes = np.max(columns, axis=0)
+        sizes = sizes[sizes > 0]
+        if len(sizes):
+            found[operator] = {variable: (float(sizes.min()), float(sizes.max()))}
+    return found
+
+
+def _said(measurement: Measurement, chosen: Sequence[Chosen]) -> Iterator[str]:
+    """Yield what has to be said of a measurement and its fit."""
+    if measurement.clock == "cpu":
+        yield "times are CPU time of the engine's process, which is its time on the clock only while one thread computes everything"
+    if not measurement.complete:
+        yield "the measurement did not run to its end"
+    if measurement.machine.throttled:
+        yield f"the part was throttled while it was measured ({', '.join(measurement.machine.throttled)}): it can be faster"
+    for each in chosen:
+        if each.reason == AT_PEAK:
+            yield f"{label(each.key)} is at the profile's peak, which may be too low: probe again while nothing else runs, or correct it"
