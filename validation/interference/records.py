@@ -5,10 +5,11 @@ client's monotonic clock:
 
 =============================================  ==========================================================================================
 ``{"run": "baseline", "time": t}``             a run begins: ``baseline`` (injector off) or ``injected``
+``{"begun": "baseline", "time": t}``           every stream has a token: it counts from here on
 ``{"send": id, "stream": s, "time": t}``       a request of stream s is sent (an answer); without ``stream`` it is an injected prompt
 ``{"token": id, "time": t, "count": n}``       n tokens arrived at once; ``count`` is left out where it is 1
-``{"end": id, "time": t, "outcome": o, …}``    it is over (:data:`Outcome`); ``problem`` in words, ``prompt_tokens`` and ``cached_tokens``
-                                               as the server counted them
+``{"end": id, "time": t, "outcome": o, …}``    it is over (:data:`Outcome`); ``problem`` in words; ``prompt_tokens``, ``cached_tokens``
+                                               and ``output_tokens`` as the server counted them
 ``{"lag": {…}, "time": t}``                    how late the client's own timer fired in this run (:class:`Lag`)
 ``{"done": "baseline", "time": t}``            the run has lasted as long as planned
 ``{"note": "…", "time": t}``                   what else there is to say, such as a server that went away
@@ -118,7 +119,8 @@ class Answer(Frozen):
         ended: when it was over [s]; None if the record ends before.
         outcome: None if the record ends before it was over.
         problem: what went wrong, in words.
-        prompt_tokens, cached_tokens: as the server counted them; None where it did not say.
+        prompt_tokens, cached_tokens, output_tokens: as the server counted them; None where it did not say. More output than
+            ``times`` has entries came in pieces of several tokens, of a server that does not count them piece by piece.
     """
 
     stream: int
@@ -129,6 +131,7 @@ class Answer(Frozen):
     problem: str | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+    output_tokens: int | None = None
 
     @property
     def gaps(self) -> tuple[tuple[float, float], ...]:
@@ -150,6 +153,7 @@ class Injection(Frozen):
     problem: str | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+    output_tokens: int | None = None
 
 
 class Lag(Frozen):
@@ -165,7 +169,8 @@ class Run(Frozen):
     """One run.
 
     Attributes:
-        start, end: [s]; of a run that was cut short, ``end`` is its last event.
+        start: when every stream had a token [s]: what came before does not count. Of a run that did not get there, its first event.
+        end: [s]; of a run that was cut short, its last event.
         answers: of all streams, in the order in which they were sent.
         injections: in the order in which they were sent.
         complete: it lasted as long as planned.
@@ -182,8 +187,8 @@ class Run(Frozen):
 
     @property
     def gaps(self) -> list[float]:
-        """Every gap between two tokens of one answer, pooled over all streams [s]."""
-        return [gap for answer in self.answers for _, gap in answer.gaps]
+        """Every gap between two tokens of one answer that began and ended in the run, pooled over all streams [s]."""
+        return [gap for answer in self.answers for end, gap in answer.gaps if end - gap >= self.start and end <= self.end]
 
     def stream_times(self) -> dict[int, list[tuple[float, ...]]]:
         """Return, for each stream, the token times of its answers [s]."""
@@ -245,10 +250,17 @@ class Recorder:
         self._file.close()
 
     def add(self, **event: Any) -> None:
-        """Add a line; times are rounded to a microsecond."""
+        """Add a line; times are rounded to a microsecond.
+
+        Raises:
+            InputError: the disk is full or gone.
+        """
         if "time" in event:
             event["time"] = round(event["time"], 6)
-        self._file.write(json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode() + b"\n")
+        try:
+            self._file.write(json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode() + b"\n")
+        except OSError as error:
+            raise InputError(f"cannot write the record: {error.strerror or error}") from None
 
 
 class _Asked:
@@ -268,6 +280,7 @@ class _Reading:
         self.asked: dict[int, _Asked] = {}
         self.lag: Lag | None = None
         self.complete = False
+        self.over: float | None = None
         self.notes: list[str] = []
 
     def finished(self) -> Run:
@@ -281,7 +294,7 @@ class _Reading:
         return Run(
             name=self.name,
             start=self.start,
-            end=self.end,
+            end=self.end if self.over is None else self.over,
             answers=tuple(answers),
             injections=tuple(injections),
             lag=self.lag,
@@ -351,12 +364,15 @@ def _take(event: dict[str, Any], runs: list[_Reading], notes: list[str]) -> None
     elif "token" in event:
         run.asked[int(event["token"])].times += [time] * int(event.get("count", 1))
     elif "end" in event:
-        over = {key: event.get(key) for key in ("outcome", "problem", "prompt_tokens", "cached_tokens")}
+        over = {key: event.get(key) for key in ("outcome", "problem", "prompt_tokens", "cached_tokens", "output_tokens")}
         run.asked[int(event["end"])].over = {"ended": time, **over}
     elif "lag" in event:
         run.lag = Lag.model_validate(event["lag"])
+    elif "begun" in event:
+        run.start = time
     elif "done" in event:
         run.complete = True
+        run.over = time
     else:
         raise ValueError
 
