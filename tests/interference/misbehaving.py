@@ -123,7 +123,9 @@ class Server:
                     return None
             count = min(behaviour.bundle, total - sent)
             sent += count
-            piece = {"choices": [{"index": 0, "text": "x" * count, "finish_reason": "length" if sent == total else None}]}
+            piece = {
+                "choices": [{"index": 0, "text": "x" * count, "finish_reason": "length" if sent == total else None}]
+            }
             if "chat" in path:
                 piece["choices"][0]["delta"] = {"content": piece["choices"][0].pop("text")}
             if behaviour.counts and behaviour.extended:

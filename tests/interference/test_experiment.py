@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.validation.interference.client import Client, parse_url
-from costmodel.validation.interference.experiment import Experiment, ServerLost
+from costmodel.validation.interference.experiment import Experiment, ServerLostError
 from costmodel.validation.interference.records import Header, Plan, Recorder, read_record
 from costmodel.validation.interference.records import Server as ServerInfo
 from costmodel.validation.interference.streams import Prompts, Speech, learn
@@ -50,7 +50,7 @@ def run(tmp_path, behaviour, plan=PLAN, api="tokens", patience=1.0, key=None):
     with misbehaving.serving(behaviour) as address:
         try:
             asyncio.run(go(address))
-        except ServerLost as error:
+        except ServerLostError as error:
             lost = error
     return read_record(path), lost
 

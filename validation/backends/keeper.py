@@ -44,12 +44,12 @@ def keep(command: list[str]) -> int:
     folder = tempfile.mkdtemp(prefix="costmodel-")
     try:
         places = {"TMPDIR": folder, "VLLM_RPC_BASE_PATH": folder}
-        server = subprocess.Popen(  # noqa: S603
+        server = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             env=os.environ | places,
             start_new_session=True,
-            preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
+            preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509  there is one thread
         )
         try:
             while server.poll() is None and not asked and not _input_ended():

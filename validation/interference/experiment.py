@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from costmodel.simulation.quantiles import nearest_rank
+from costmodel.validation.interference import metrics
 from costmodel.validation.interference.client import Client, RequestError, encoded
 from costmodel.validation.interference.records import Lag, Plan, Recorder, RunName
 from costmodel.validation.interference.streams import Speech
@@ -33,7 +34,7 @@ MOST_PREPARED: Final = 256
 """Injections that are made beforehand."""
 
 
-class ServerLost(Exception):
+class ServerLostError(Exception):
     """No stream gets an answer any more."""
 
 
@@ -97,7 +98,7 @@ class Experiment:
         """Run all of it.
 
         Raises:
-            ServerLost: no stream gets an answer any more; the record says why.
+            ServerLostError: no stream gets an answer any more; the record says why.
             asyncio.CancelledError: Ctrl-C or SIGTERM; the record ends with a note.
         """
         with _ended_by_sigterm():
@@ -108,7 +109,7 @@ class Experiment:
             except asyncio.CancelledError:
                 self.recorder.add(note="interrupted", time=self.now())
                 raise
-            except ServerLost as error:
+            except ServerLostError as error:
                 self.recorder.add(note=f"the experiment ended early: {error}", time=self.now())
                 raise
             self.recorder.add(complete=True)
@@ -119,7 +120,9 @@ class Experiment:
             try:
                 await self.client.stream(self.speech.path, self._injected_body(), lambda _, __: None)
             except RequestError as error:
-                raise ServerLost(f"a prompt of {self.plan.prompt_tokens:,} tokens was not answered: {error}") from None
+                raise ServerLostError(
+                    f"a prompt of {self.plan.prompt_tokens:,} tokens was not answered: {error}"
+                ) from None
 
     async def _one(self, name: RunName, duration: float) -> None:
         """Run the streams for so long, with or without injections."""
@@ -131,6 +134,7 @@ class Experiment:
         injections: list[asyncio.Task[None]] = []
         try:
             await self._start(run)
+            await self._note_metrics()
             begun = self.now()
             self.recorder.add(begun=name, time=begun)
             tasks.append(asyncio.create_task(_measure_lag(late)))
@@ -148,12 +152,19 @@ class Experiment:
                 waits += [duration - passed] if passed < duration else []
                 await asyncio.sleep(max(min(waits), 0.001))
             self.recorder.add(done=name, time=self.now())
+            await self._note_metrics()
         finally:
             await _cancel([*tasks, *injections])
             if late:
                 p50, p99, most = nearest_rank(late, (0.5, 0.99, 1.0))
                 lag = Lag(p50_s=p50, p99_s=p99, max_s=most, count=len(late))
                 self.recorder.add(lag=lag.model_dump(), time=self.now())
+
+    async def _note_metrics(self) -> None:
+        """Note the server's own counts, if it tells."""
+        text = await metrics.page(self.client, "/metrics")
+        if text is not None and (found := metrics.counts(text)):
+            self.recorder.add(metrics=found, time=self.now())
 
     async def _start(self, run: _Run) -> None:
         """Wait until every stream has a token or has given up."""
@@ -185,7 +196,7 @@ class Experiment:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
         if len(run.given_up) == self.plan.streams:
-            raise ServerLost(f"every stream failed {MOST_FAILURES} times in a row")
+            raise ServerLostError(f"every stream failed {MOST_FAILURES} times in a row")
 
     async def _stream(self, run: _Run, index: int) -> None:
         """Keep one stream going: when an answer ends, the next begins."""
@@ -207,9 +218,7 @@ class Experiment:
             failures = 0 if good and run.tokens > before else failures + 1
         run.given_up.add(index)
         run.changed.set()
-        self.recorder.add(
-            note=f"stream {index} gave up after {MOST_FAILURES} failures in a row", time=self.now()
-        )
+        self.recorder.add(note=f"stream {index} gave up after {MOST_FAILURES} failures in a row", time=self.now())
 
     async def _inject(self, run: _Run, body: bytes) -> None:
         serial = self._serial
@@ -228,9 +237,10 @@ class Experiment:
         self._serial += 1
         self.recorder.add(send=serial, **about, time=self.now())
         over: dict[str, Any] = {"outcome": "stopped"}
+        good = False
         try:
             answered = await self.client.stream(self.speech.path, body, hear)
-            over = {"outcome": "whole"}
+            over, good = {"outcome": "whole"}, True
             for key in ("prompt_tokens", "cached_tokens", "output_tokens"):
                 if (value := getattr(answered, key)) is not None:
                     over[key] = value
@@ -238,7 +248,7 @@ class Experiment:
             over = {"outcome": "failed", "problem": str(error)}
         finally:
             self.recorder.add(end=serial, **over, time=self.now())
-        return over["outcome"] == "whole"
+        return good
 
 
 async def _measure_lag(late: list[float]) -> None:

@@ -11,6 +11,7 @@ client's monotonic clock:
 ``{"end": id, "time": t, "outcome": o, …}``    it is over (:data:`Outcome`); ``problem`` in words; ``prompt_tokens``, ``cached_tokens``
                                                and ``output_tokens`` as the server counted them
 ``{"lag": {…}, "time": t}``                    how late the client's own timer fired in this run (:class:`Lag`)
+``{"metrics": {…}, "time": t}``                counts of vLLM's ``/metrics``, at the beginning and at the end of a run
 ``{"done": "baseline", "time": t}``            the run has lasted as long as planned
 ``{"note": "…", "time": t}``                   what else there is to say, such as a server that went away
 ``{"complete": true}``                         everything that was planned has been run
@@ -173,6 +174,8 @@ class Run(Frozen):
         end: [s]; of a run that was cut short, its last event.
         answers: of all streams, in the order in which they were sent.
         injections: in the order in which they were sent.
+        metrics: by how much the server's own counts grew in the run (:mod:`~costmodel.validation.interference.metrics`); empty where
+            it does not tell.
         complete: it lasted as long as planned.
     """
 
@@ -182,13 +185,16 @@ class Run(Frozen):
     answers: tuple[Answer, ...] = ()
     injections: tuple[Injection, ...] = ()
     lag: Lag | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
     complete: bool = False
     notes: tuple[str, ...] = ()
 
     @property
     def gaps(self) -> list[float]:
         """Every gap between two tokens of one answer that began and ended in the run, pooled over all streams [s]."""
-        return [gap for answer in self.answers for end, gap in answer.gaps if end - gap >= self.start and end <= self.end]
+        return [
+            gap for answer in self.answers for end, gap in answer.gaps if end - gap >= self.start and end <= self.end
+        ]
 
     def stream_times(self) -> dict[int, list[tuple[float, ...]]]:
         """Return, for each stream, the token times of its answers [s]."""
@@ -281,6 +287,7 @@ class _Reading:
         self.lag: Lag | None = None
         self.complete = False
         self.over: float | None = None
+        self.metrics: list[dict[str, float]] = []
         self.notes: list[str] = []
 
     def finished(self) -> Run:
@@ -298,6 +305,9 @@ class _Reading:
             answers=tuple(answers),
             injections=tuple(injections),
             lag=self.lag,
+            metrics={key: value - self.metrics[0].get(key, 0.0) for key, value in self.metrics[-1].items()}
+            if len(self.metrics) > 1
+            else {},
             complete=self.complete,
             notes=tuple(self.notes),
         )
@@ -364,10 +374,14 @@ def _take(event: dict[str, Any], runs: list[_Reading], notes: list[str]) -> None
     elif "token" in event:
         run.asked[int(event["token"])].times += [time] * int(event.get("count", 1))
     elif "end" in event:
-        over = {key: event.get(key) for key in ("outcome", "problem", "prompt_tokens", "cached_tokens", "output_tokens")}
+        over = {
+            key: event.get(key) for key in ("outcome", "problem", "prompt_tokens", "cached_tokens", "output_tokens")
+        }
         run.asked[int(event["end"])].over = {"ended": time, **over}
     elif "lag" in event:
         run.lag = Lag.model_validate(event["lag"])
+    elif "metrics" in event:
+        run.metrics.append({str(key): float(value) for key, value in event["metrics"].items()})
     elif "begun" in event:
         run.start = time
     elif "done" in event:

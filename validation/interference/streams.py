@@ -30,7 +30,7 @@ class Prompts:
     """
 
     def __init__(self, vocabulary: int | None = None, seed: int | None = None) -> None:
-        self._random = random.Random(seed)  # noqa: S311
+        self._random = random.Random(seed)
         highest = min(HIGHEST_ID, vocabulary or HIGHEST_ID)
         self._low, self._high = (LOWEST_ID, highest) if highest >= 2 * LOWEST_ID else (highest // 8, highest)
         self.tokens_per_word = 1.0
