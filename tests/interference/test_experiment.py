@@ -1,9 +1,7 @@
 """The experiment against a real HTTP server, which behaves or misbehaves."""
 
 import asyncio
-import importlib.util
 import re
-from pathlib import Path
 
 import pytest
 
@@ -12,16 +10,9 @@ from costmodel.validation.interference.experiment import Experiment, ServerLostE
 from costmodel.validation.interference.records import Header, Plan, Recorder, read_record
 from costmodel.validation.interference.records import Server as ServerInfo
 from costmodel.validation.interference.streams import Prompts, Speech, learn
+from tests.interference import misbehaving
 
 
-def _load():
-    spec = importlib.util.spec_from_file_location("misbehaving", Path(__file__).parent / "misbehaving.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-misbehaving = _load()
 PLAN = Plan(
     streams=3,
     context_tokens=20,

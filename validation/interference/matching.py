@@ -107,7 +107,7 @@ def match(run: Run, usual: float) -> Matched:
         index = next((each for each, window in free.items() if _overlap((start, end), window)), None)
         cause: Cause = "injection"
         if index is None:
-            cause = "restart" if any(start <= moment <= end for moment in restarts) else "unknown"
+            cause = "restart" if any(start <= moment <= end + usual for moment in restarts) else "unknown"
         else:
             del free[index]
         steps = statistics.median_high([len(each) for each in lengths.values()])
