@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -287,7 +287,6 @@ def _experiment(source: Source, output: Output, options: dict[str, Any]) -> int:
             positive(options["start_timeout"], "start-timeout", 1e6),
         ) as running:
             line.clear()
-            _leave_cores()
             options["vocabulary"] = config.get("vocab_size")
             return _attached(Client(parse_url(running.url), None, patience), source, output, options, running)
     finally:
@@ -313,15 +312,6 @@ def _serve_flags(folder: Path, options: dict[str, Any]) -> list[str]:
     if "skip_tokenizer_init" not in known and options["api"] == "tokens" and not has_tokenizer(folder):
         given += ["--skip-tokenizer-init"]
     return given
-
-
-def _leave_cores() -> None:
-    """Leave all cores but the last to a server that computes on them."""
-    from costmodel.validation.backends.vllm_server import is_cpu_build
-
-    if is_cpu_build() and hasattr(os, "sched_setaffinity") and len(cores := sorted(os.sched_getaffinity(0))) > 1:
-        with suppress(OSError):
-            os.sched_setaffinity(0, {cores[-1]})
 
 
 def _attached(client: Client, source: Source, output: Output, options: dict[str, Any], running: Running | None) -> int:

@@ -15,7 +15,7 @@ from costmodel.cli.text import count, plural
 from costmodel.hardware.errors import InputError
 from costmodel.simulation.results import SHARES, Percentiles
 from costmodel.validation.interference.records import Record, Run
-from costmodel.validation.interference.summary import Interference, RunResult
+from costmodel.validation.interference.summary import Interference, RunResult, usual_gap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,7 +110,7 @@ def _panel(name: str, run: Run, result: RunResult) -> Panel:
     ends, gaps = pairs[:, 0], pairs[:, 1]
     inside = (ends - gaps >= run.start) & (ends <= run.end) & (gaps > 0)
     order = np.argsort(ends[inside], kind="stable")
-    usual, longest = (result.itl.p50_s, result.itl.max_s) if result.itl else (0.0, 0.0)
+    usual, longest = usual_gap(run) or 0.0, result.itl.max_s if result.itl else 0.0
     return Panel(name, ends[inside][order] - run.start, gaps[inside][order], usual, longest)
 
 
@@ -126,6 +126,9 @@ def _percentiles(record: Record, summary: Interference, options: dict[str, Any] 
                 ladders.append(Ladder("simulated", _rungs(simulated.itl)))
     if summary.baseline is not None and summary.baseline.itl is not None:
         ladders.append(Ladder("baseline", _rungs(summary.baseline.itl)))
+    # A logarithmic axis has no room for gaps of no length, of tokens that came together.
+    names = [name for name in SHARES if all(ladder.rungs[name] > 0 for ladder in ladders)]
+    ladders = [Ladder(ladder.name, {name: ladder.rungs[name] for name in names}) for ladder in ladders]
     return draw_ladder(ladders, "gap between two tokens", _title(summary), _foot(summary))
 
 

@@ -12,7 +12,6 @@ from costmodel.validation.interference.records import Server as ServerInfo
 from costmodel.validation.interference.streams import Prompts, Speech, learn
 from tests.interference import misbehaving
 
-
 PLAN = Plan(
     streams=3,
     context_tokens=20,

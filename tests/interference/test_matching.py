@@ -39,12 +39,12 @@ def test_each_injection_has_its_spike():
     assert [spike.injection for spike in found.spikes] == [0, 1, 2]
     assert [spike.height for spike in found.spikes] == pytest.approx([0.2, 0.21, 0.19])
     assert all(spike.cause == "injection" and spike.steps == 1 and spike.streams == 3 for spike in found.spikes)
-    assert found.threshold == pytest.approx((0.01 * 0.2) ** 0.5)
+    assert found.threshold == pytest.approx(0.1)
     assert not found.unfelt
 
 
 def test_chunks_of_one_prompt_are_one_spike():
-    run = make_run([(1.0, 0.05), (1.05, 0.05), (1.10, 0.05), (1.15, 0.02)], [prompt(1.0, 1.17)])
+    run = make_run([(1.0, 0.05), (1.05, 0.05), (1.10, 0.05), (1.15, 0.015)], [prompt(1.0, 1.17)])
     (spike,) = match(run, DECODE).spikes
     assert spike.steps == 3  # the last chunk is too small to be told from a decode step
     assert spike.height == pytest.approx(0.05)
@@ -64,8 +64,14 @@ def test_a_stall_of_the_server_belongs_to_nobody():
 
 def test_a_new_answer_of_a_stream_is_a_restart():
     begun = Answer(stream=0, sent=5.0, times=(5.1, 5.11))
-    run = make_run([(1.0, 0.2), (5.0, 0.1)], [prompt(1.0, 1.2)], extra=(begun,))
+    run = make_run([(1.0, 0.2), (5.0, 0.15)], [prompt(1.0, 1.2)], extra=(begun,))
     assert [spike.cause for spike in match(run, DECODE).spikes] == ["injection", "restart"]
+
+
+def test_a_client_that_was_late_itself():
+    run = make_run([(1.0, 0.2), (5.0, 0.3), (7.0, 0.3)], [prompt(1.0, 1.2)])
+    run = run.model_copy(update={"late": ((5.3, 0.28), (7.1, 0.05))})
+    assert [spike.cause for spike in match(run, DECODE).spikes] == ["injection", "client", "unknown"]
 
 
 def test_what_one_stream_feels_is_no_spike():

@@ -14,8 +14,8 @@ HOMES = {
     "mpl_toolkits": ("costmodel.cli",),
     "sympy": ("costmodel.symbolic", "costmodel.validation.fitting"),
     "scipy": ("costmodel.validation.fitting",),
-    "vllm": ("costmodel.validation.backends.vllm_scheduler",),
-    "torch": ("costmodel.validation.backends.vllm_scheduler",),
+    "vllm": ("costmodel.validation.backends",),
+    "torch": ("costmodel.validation.backends",),
 }
 """Library → the packages that may import it, at whatever depth."""
 

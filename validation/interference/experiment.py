@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from costmodel.simulation.quantiles import nearest_rank
 from costmodel.validation.interference import metrics
 from costmodel.validation.interference.client import Client, RequestError, encoded
-from costmodel.validation.interference.records import Lag, Plan, Recorder, RunName
+from costmodel.validation.interference.records import LATE, Lag, Plan, Recorder, RunName
 from costmodel.validation.interference.streams import Speech
 
 WARM_UP: Final = 2
@@ -137,7 +137,7 @@ class Experiment:
             await self._note_metrics()
             begun = self.now()
             self.recorder.add(begun=name, time=begun)
-            tasks.append(asyncio.create_task(_measure_lag(late)))
+            tasks.append(asyncio.create_task(self._measure_lag(late)))
             sent = 0
             while (passed := self.now() - begun) < duration or any(not task.done() for task in injections):
                 due = self.plan.first_s + sent * self.plan.every_s
@@ -159,6 +159,15 @@ class Experiment:
                 p50, p99, most = nearest_rank(late, (0.5, 0.99, 1.0))
                 lag = Lag(p50_s=p50, p99_s=p99, max_s=most, count=len(late))
                 self.recorder.add(lag=lag.model_dump(), time=self.now())
+
+    async def _measure_lag(self, late: list[float]) -> None:
+        """Note how late the loop comes back from a short sleep [s]."""
+        while True:
+            due = time.monotonic() + TICK
+            await asyncio.sleep(TICK)
+            late.append(max(time.monotonic() - due, 0.0))
+            if late[-1] > LATE:
+                self.recorder.add(late=round(late[-1], 6), time=self.now())
 
     async def _note_metrics(self) -> None:
         """Note the server's own counts, if it tells."""
@@ -249,14 +258,6 @@ class Experiment:
         finally:
             self.recorder.add(end=serial, **over, time=self.now())
         return good
-
-
-async def _measure_lag(late: list[float]) -> None:
-    """Note how late the loop comes back from a short sleep [s]."""
-    while True:
-        due = time.monotonic() + TICK
-        await asyncio.sleep(TICK)
-        late.append(max(time.monotonic() - due, 0.0))
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -1,7 +1,7 @@
 """Which gaps are the doing of which injection.
 
-A gap is *high* if it is above √(usual · felt): the geometric mean of the usual gap (the median of all) and of what is felt around
-injections (the median, over injections, of the longest gap that the median stream has there). High gaps that overlap in time are one
+A gap is *high* if it is above max(√(usual · felt), felt/2), with the usual gap (the median of all) and what is felt around injections (the
+median, over injections, of the longest gap that the median stream has there). High gaps that overlap in time are one
 *spike*; what lies between an injection's sending and its first token is one spike, however many steps its prompt took. Spikes and
 injections are matched one to one, in the order of time. Nothing can be told apart where injections are not felt more than
 :data:`LEAST_RATIO` usual gaps.
@@ -22,7 +22,7 @@ LEAST_RATIO: Final = 1.5
 SHARE: Final = 0.5
 """A spike is felt by at least so large a share of the streams; what fewer feel is their own."""
 
-Cause = Literal["injection", "restart", "unknown"]
+Cause = Literal["injection", "restart", "client", "unknown"]
 
 
 class Spike(NamedTuple):
@@ -33,7 +33,7 @@ class Spike(NamedTuple):
         height: median over its streams of each one's longest gap [s].
         streams: that felt it.
         steps: high gaps that the median stream had.
-        cause: an injected prompt, a stream that began a new answer, or nobody knows.
+        cause: an injected prompt, a stream that began a new answer, the client that was late itself, or nobody knows.
         injection: index of the injection.
     """
 
@@ -90,7 +90,7 @@ def match(run: Run, usual: float) -> Matched:
     felt = [found for _, window in windows if (found := _felt(gaps, window)) is not None]
     if not felt or statistics.median(felt) < LEAST_RATIO * usual or usual <= 0:
         return Matched((), None, tuple(index for index, _ in windows))
-    threshold = math.sqrt(usual * statistics.median(felt))
+    threshold = max(math.sqrt(usual * statistics.median(felt)), statistics.median(felt) / 2)
     high = [gap for gap in gaps if gap.length > threshold]
     clusters = _clusters(high, [window for _, window in windows])
     streams = len({answer.stream for answer in run.answers})
@@ -107,7 +107,7 @@ def match(run: Run, usual: float) -> Matched:
         index = next((each for each, window in free.items() if _overlap((start, end), window)), None)
         cause: Cause = "injection"
         if index is None:
-            cause = "restart" if any(start <= moment <= end + usual for moment in restarts) else "unknown"
+            cause = _other_cause(run, restarts, start, end + usual)
         else:
             del free[index]
         steps = statistics.median_high([len(each) for each in lengths.values()])
@@ -158,6 +158,14 @@ def _clusters(high: Sequence[_Gap], windows: Sequence[tuple[float, float]]) -> l
 
 def _overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return one[0] < other[1] and other[0] < one[1]
+
+
+def _other_cause(run: Run, restarts: Sequence[float], start: float, end: float) -> Cause:
+    """Return what else a spike may come from: a stream's new prompt, or a client that did not come to read for half of that time."""
+    if any(start <= moment <= end for moment in restarts):
+        return "restart"
+    late = any(start <= when <= end + seconds and seconds >= SHARE * (end - start) for when, seconds in run.late)
+    return "client" if late else "unknown"
 
 
 def _restarts(run: Run) -> list[float]:

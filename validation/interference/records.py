@@ -13,6 +13,7 @@ client's monotonic clock:
 ``{"lag": {…}, "time": t}``                    how late the client's own timer fired in this run (:class:`Lag`)
 ``{"metrics": {…}, "time": t}``                counts of vLLM's ``/metrics``, at the beginning and at the end of a run
 ``{"done": "baseline", "time": t}``            the run has lasted as long as planned
+``{"late": s, "time": t}``                     the client itself came that much too late [s], beyond :data:`LATE`
 ``{"note": "…", "time": t}``                   what else there is to say, such as a server that went away
 ``{"complete": true}``                         everything that was planned has been run
 =============================================  ==========================================================================================
@@ -33,6 +34,9 @@ from costmodel.hardware.errors import InputError, shown
 from costmodel.hardware.profile import Frozen
 from costmodel.hardware.reading import shown_path
 from costmodel.validation.measurements.types import Machine, Model
+
+LATE = 0.02
+"""A client that is later than this is noted with the moment [s]."""
 
 SCHEMA = "costmodel.interference_record/1"
 
@@ -174,6 +178,7 @@ class Run(Frozen):
         end: [s]; of a run that was cut short, its last event.
         answers: of all streams, in the order in which they were sent.
         injections: in the order in which they were sent.
+        late: (when, by how much) the client itself was late [s], beyond :data:`LATE`.
         metrics: by how much the server's own counts grew in the run (:mod:`~costmodel.validation.interference.metrics`); empty where
             it does not tell.
         complete: it lasted as long as planned.
@@ -185,6 +190,7 @@ class Run(Frozen):
     answers: tuple[Answer, ...] = ()
     injections: tuple[Injection, ...] = ()
     lag: Lag | None = None
+    late: tuple[tuple[float, float], ...] = ()
     metrics: dict[str, float] = Field(default_factory=dict)
     complete: bool = False
     notes: tuple[str, ...] = ()
@@ -285,6 +291,7 @@ class _Reading:
         self.name, self.start, self.end = name, start, start
         self.asked: dict[int, _Asked] = {}
         self.lag: Lag | None = None
+        self.late: list[tuple[float, float]] = []
         self.complete = False
         self.over: float | None = None
         self.metrics: list[dict[str, float]] = []
@@ -305,6 +312,7 @@ class _Reading:
             answers=tuple(answers),
             injections=tuple(injections),
             lag=self.lag,
+            late=tuple(self.late),
             metrics={key: value - self.metrics[0].get(key, 0.0) for key, value in self.metrics[-1].items()}
             if len(self.metrics) > 1
             else {},
@@ -367,7 +375,10 @@ def _take(event: dict[str, Any], runs: list[_Reading], notes: list[str]) -> None
     if "note" in event:
         (runs[-1].notes if runs else notes).append(str(event["note"]))
         return
-    run = runs[-1]
+    _take_in_run(event, time, runs[-1])
+
+
+def _take_in_run(event: dict[str, Any], time: float, run: _Reading) -> None:
     run.end = max(run.end, time)
     if "send" in event:
         run.asked[int(event["send"])] = _Asked(None if event.get("stream") is None else int(event["stream"]), time)
@@ -380,6 +391,8 @@ def _take(event: dict[str, Any], runs: list[_Reading], notes: list[str]) -> None
         run.asked[int(event["end"])].over = {"ended": time, **over}
     elif "lag" in event:
         run.lag = Lag.model_validate(event["lag"])
+    elif "late" in event:
+        run.late.append((time, float(event["late"])))
     elif "metrics" in event:
         run.metrics.append({str(key): float(value) for key, value in event["metrics"].items()})
     elif "begun" in event:

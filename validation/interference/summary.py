@@ -120,9 +120,9 @@ class Interference(Frozen):
     threshold_s: float | None
     """Gaps above it are high."""
     one_to_one: bool
-    """Every answered injection has a spike, and every spike that is no restart an injection."""
+    """Every answered injection has a spike, and every spike that the server made otherwise than by a restart has an injection."""
     decode_step_s: float | None
-    """Median gap of the baseline."""
+    """Median gap of the baseline; where most are of no length, because tokens come together, the median of the others."""
     spike_s: float | None
     """Median height of the spikes of injections."""
     spike_ratio: float | None
@@ -149,8 +149,8 @@ def summarise(record: Record, name: str | None = None) -> Interference:
     baseline, injected = record.baseline, record.injected
     first = _result(baseline, record.plan) if baseline else None
     second = _result(injected, record.plan) if injected else None
-    decode = first.itl.p50_s if first and first.itl else None
-    usual = decode if decode is not None else (second.itl.p50_s if second and second.itl else 0.0)
+    decode = usual_gap(baseline) if baseline else None
+    usual = decode or (usual_gap(injected) if injected else None) or 0.0
     matched = match(injected, usual) if injected else Matched((), None, ())
     start = injected.start if injected else 0.0
     spikes = tuple(
@@ -193,6 +193,16 @@ def summarise(record: Record, name: str | None = None) -> Interference:
         notes=(*record.notes, *(f"{run.name}: {note}" for run in record.runs for note in run.notes)),
         warnings=tuple(_warnings(record, first, second, matched, strangers)),
     )
+
+
+def usual_gap(run: Run) -> float | None:
+    """Return the median gap; where most are of no length, because tokens come together, the median of the others [s]."""
+    gaps = run.gaps
+    median = nearest_rank(gaps, [0.5])[0] if gaps else 0.0
+    if median <= 0:
+        gaps = [gap for gap in gaps if gap > 0]
+        median = nearest_rank(gaps, [0.5])[0] if gaps else 0.0
+    return median or None
 
 
 def _result(run: Run, plan: Plan) -> RunResult:

