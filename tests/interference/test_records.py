@@ -99,6 +99,12 @@ def test_an_existing_file_is_kept(path):
         '{"run": "baseline", "time": 2}',
         '{"unknown": 1, "time": 2}',
         '{"lag": {}, "time": 2}',
+        '{"end": 0, "outcome": "weird", "time": 2}',
+        '{"end": 0, "outcome": "whole", "prompt_tokens": "many", "time": 2}',
+        '{"token": 1, "time": 2, "count": 99999999999999}',
+        '{"token": 1, "time": 2, "count": -1}',
+        '{"metrics": 3, "time": 2}',
+        '{"late": [], "time": 2}',
     ],
 )
 def test_a_broken_line_is_named(path, line):

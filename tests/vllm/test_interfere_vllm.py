@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -31,6 +32,17 @@ EXPERIMENT = [
     "2",
 ]
 FLAGS = ["--", "--dtype", "float32", "--enforce-eager", "--max-model-len", "4096"]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose steps are long enough to be told from what else goes on, on a machine that is shared."""
+    folder = tmp_path_factory.mktemp("models") / "small"
+    folder.mkdir()
+    config = json.loads((tiny_model / "config.json").read_text(encoding="utf-8"))
+    wider = {"hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 8, "num_attention_heads": 8}
+    (folder / "config.json").write_text(json.dumps(config | wider), encoding="utf-8")
+    return folder
 
 
 def start(model: Path, environment: dict[str, str], record: Path, *more: str) -> subprocess.Popen[str]:
@@ -89,9 +101,9 @@ def server_of(processes: set[int]) -> dict[str, int]:
     return found
 
 
-def test_every_injection_makes_one_spike(tiny_model: Path, environment: dict[str, str], tmp_path: Path) -> None:
+def test_every_injection_makes_one_spike(model: Path, environment: dict[str, str], tmp_path: Path) -> None:
     record = tmp_path / "r.jsonl"
-    client = start(tiny_model, environment, record, "--duration", "18", "--baseline", "5", "--json")
+    client = start(model, environment, record, "--duration", "18", "--baseline", "5", "--json")
     out, error = client.communicate(timeout=400)
     assert client.returncode == 0, error
     document = json.loads(out)
@@ -107,11 +119,9 @@ def test_every_injection_makes_one_spike(tiny_model: Path, environment: dict[str
     assert read_record(record).complete
 
 
-def test_a_small_budget_makes_lower_and_more_stalls(
-    tiny_model: Path, environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_small_budget_makes_lower_and_more_stalls(model: Path, environment: dict[str, str], tmp_path: Path) -> None:
     record = tmp_path / "r.jsonl"
-    client = start(tiny_model, environment, record, "--duration", "10", "--baseline", "4", "--chunk", "512", "--json")
+    client = start(model, environment, record, "--duration", "10", "--baseline", "4", "--chunk", "512", "--json")
     out, error = client.communicate(timeout=400)
     assert client.returncode == 0, error
     document = json.loads(out)
@@ -125,11 +135,11 @@ def test_a_small_budget_makes_lower_and_more_stalls(
 
 @pytest.mark.parametrize("victim", ["client", "server", "engine", "interrupted"])
 def test_whatever_is_killed_nothing_is_left(
-    tiny_model: Path, environment: dict[str, str], tmp_path: Path, victim: str
+    model: Path, environment: dict[str, str], tmp_path: Path, victim: str
 ) -> None:
-    record, temporary = tmp_path / "r.jsonl", tmp_path / "tmp"
-    temporary.mkdir()
-    client = start(tiny_model, environment | {"TMPDIR": str(temporary)}, record, "--duration", "600", "--baseline", "2")
+    record = tmp_path / "r.jsonl"
+    temporary = Path(tempfile.mkdtemp(prefix="cm-"))  # short, as sockets are in it
+    client = start(model, environment | {"TMPDIR": str(temporary)}, record, "--duration", "600", "--baseline", "2")
     until = time.monotonic() + 300
     while not (record.exists() and b'"begun":"injected"' in record.read_bytes()):
         assert client.poll() is None, client.communicate()[1]
@@ -156,8 +166,8 @@ def test_whatever_is_killed_nothing_is_left(
     assert kept.injected is not None
     assert kept.injected.gaps
     assert not kept.complete
-    assert list(temporary.iterdir()) == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.jsonl", "tmp"]
+    temporary.rmdir()  # fails unless it is empty
+    assert [path.name for path in tmp_path.iterdir()] == ["r.jsonl"]
 
 
 def test_a_server_that_cannot_start_says_why(tiny_model: Path, environment: dict[str, str], tmp_path: Path) -> None:

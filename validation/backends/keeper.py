@@ -26,6 +26,8 @@ from typing import Final
 PATIENCE: Final = 10.0
 """From asking the server to end until it is killed [s]."""
 TICK: Final = 0.1
+MOST_CHARACTERS: Final = 60
+"""Sockets in a folder of a longer name have names that are too long for the system."""
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36
 
@@ -42,8 +44,9 @@ def keep(command: list[str]) -> int:
         signal.signal(number, end)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)  # what the server's main process leaves behind becomes a child of this one
     folder = tempfile.mkdtemp(prefix="costmodel-")
+    sockets = folder if len(folder) <= MOST_CHARACTERS else tempfile.mkdtemp(prefix="costmodel-", dir="/tmp")
     try:
-        places = {"TMPDIR": folder, "VLLM_RPC_BASE_PATH": folder}
+        places = {"TMPDIR": folder, "VLLM_RPC_BASE_PATH": sockets}
         server = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -59,7 +62,8 @@ def keep(command: list[str]) -> int:
             _end(server)
         return code if code is not None else 0
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for made in (folder, sockets):
+            shutil.rmtree(made, ignore_errors=True)
 
 
 def _input_ended() -> bool:

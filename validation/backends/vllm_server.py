@@ -222,5 +222,5 @@ def _tail(log: IO[bytes]) -> str:
     start = max(size - 16384, 0)
     text = os.pread(log.fileno(), 16384, start).decode("utf-8", errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if "Error" in line and "Traceback" not in line]
+    telling = [line for line in lines if "Error" in line and "Traceback" not in line and " WARNING " not in line]
     return " | ".join((telling or lines)[-LAST_LINES:]) or "it is empty"

@@ -1,10 +1,10 @@
 """Which gaps are the doing of which injection.
 
-A gap is *high* if it is above max(√(usual · felt), felt/2), with the usual gap (the median of all) and what is felt around injections (the
-median, over injections, of the longest gap that the median stream has there). High gaps that overlap in time are one
-*spike*; what lies between an injection's sending and its first token is one spike, however many steps its prompt took. Spikes and
-injections are matched one to one, in the order of time. Nothing can be told apart where injections are not felt more than
-:data:`LEAST_RATIO` usual gaps.
+A gap that ends while a prompt is under way is *high* if it is above √(usual · felt): the usual gap is the median of all, and felt around
+injections is the median, over injections, of the longest gap that the median stream has there. Any other gap is high if it is above felt/2
+too, so that small disturbances are not taken for spikes. High gaps that overlap in time are one *spike*; what lies between an injection's
+sending and its first token is one spike, however many steps its prompt took. Spikes and injections are matched one to one, in the order of
+time. Nothing can be told apart where injections are not felt more than :data:`LEAST_RATIO` usual gaps.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Matched(NamedTuple):
 
     Attributes:
         spikes: in the order of time.
-        threshold: gaps above it are high [s]; None where injections cannot be told from what is usual.
+        threshold: gaps above it are high wherever they are [s]; None where injections cannot be told from what is usual.
         unfelt: indices of answered injections without a spike.
     """
 
@@ -90,9 +90,10 @@ def match(run: Run, usual: float) -> Matched:
     felt = [found for _, window in windows if (found := _felt(gaps, window)) is not None]
     if not felt or statistics.median(felt) < LEAST_RATIO * usual or usual <= 0:
         return Matched((), None, tuple(index for index, _ in windows))
-    threshold = max(math.sqrt(usual * statistics.median(felt)), statistics.median(felt) / 2)
-    high = [gap for gap in gaps if gap.length > threshold]
-    clusters = _clusters(high, [window for _, window in windows])
+    low = math.sqrt(usual * statistics.median(felt))
+    threshold = max(low, statistics.median(felt) / 2)
+    high = [gap for gap in gaps if gap.length > low]
+    clusters = _clusters(high, [window for _, window in windows], threshold)
     streams = len({answer.stream for answer in run.answers})
     restarts = _restarts(run)
     spikes: list[Spike] = []
@@ -130,11 +131,10 @@ def _felt(gaps: Sequence[_Gap], window: tuple[float, float]) -> float | None:
     return statistics.median(longest.values()) if longest else None
 
 
-def _clusters(high: Sequence[_Gap], windows: Sequence[tuple[float, float]]) -> list[list[_Gap]]:
-    """Return high gaps that overlap, or that lie in the window of one injection; in the order of time.
+def _clusters(high: Sequence[_Gap], windows: Sequence[tuple[float, float]], threshold: float) -> list[list[_Gap]]:
+    """Return high gaps that end in the window of one injection, and others above the threshold that overlap; in the order of time.
 
-    Gaps that end while no other injection was under way belong to the window that they overlap. Gaps of queued prompts, whose windows
-    overlap, go to the window that ends first.
+    Where windows overlap, as prompts queue, a gap belongs to the one that ends first.
     """
     held: dict[int, list[_Gap]] = {}
     rest: list[_Gap] = []
@@ -142,7 +142,7 @@ def _clusters(high: Sequence[_Gap], windows: Sequence[tuple[float, float]]) -> l
         ending = [index for index, window in enumerate(windows) if window[0] < gap.end <= window[1]]
         if ending:
             held.setdefault(min(ending, key=lambda index: windows[index][1]), []).append(gap)
-        else:
+        elif gap.length > threshold:
             rest.append(gap)
     clusters: list[list[_Gap]] = list(held.values())
     current: list[_Gap] = []

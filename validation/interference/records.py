@@ -28,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, BinaryIO, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from costmodel.hardware.errors import InputError, shown
 from costmodel.hardware.profile import Frozen
@@ -38,6 +38,8 @@ from costmodel.validation.measurements.types import Machine, Model
 LATE = 0.02
 """A client that is later than this is noted with the moment [s]."""
 
+MOST_AT_ONCE = 1_000_000
+"""Tokens that can have come together; more are a broken file."""
 SCHEMA = "costmodel.interference_record/1"
 
 RunName = Literal["baseline", "injected"]
@@ -275,6 +277,17 @@ class Recorder:
             raise InputError(f"cannot write the record: {error.strerror or error}") from None
 
 
+class _Over(BaseModel):
+    """How a request ended; further keys are left out."""
+
+    ended: float
+    outcome: Outcome
+    problem: str | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+
+
 class _Asked:
     """A request while its events are read."""
 
@@ -383,12 +396,12 @@ def _take_in_run(event: dict[str, Any], time: float, run: _Reading) -> None:
     if "send" in event:
         run.asked[int(event["send"])] = _Asked(None if event.get("stream") is None else int(event["stream"]), time)
     elif "token" in event:
-        run.asked[int(event["token"])].times += [time] * int(event.get("count", 1))
+        count = int(event.get("count", 1))
+        if not 1 <= count <= MOST_AT_ONCE:
+            raise ValueError
+        run.asked[int(event["token"])].times += [time] * count
     elif "end" in event:
-        over = {
-            key: event.get(key) for key in ("outcome", "problem", "prompt_tokens", "cached_tokens", "output_tokens")
-        }
-        run.asked[int(event["end"])].over = {"ended": time, **over}
+        run.asked[int(event["end"])].over = _Over(**{**event, "ended": time}).model_dump()
     elif "lag" in event:
         run.lag = Lag.model_validate(event["lag"])
     elif "late" in event:
