@@ -270,6 +270,7 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 def _ended_by_sigterm() -> Iterator[None]:
     """Let SIGTERM end the experiment as Ctrl-C does."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    before = signal.getsignal(signal.SIGTERM)
     try:
         loop.add_signal_handler(signal.SIGTERM, lambda: task.cancel() if task is not None else None)
     except (NotImplementedError, ValueError, RuntimeError):  # no such signals here, or not the main thread
@@ -279,3 +280,4 @@ def _ended_by_sigterm() -> Iterator[None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, before)
