@@ -60,7 +60,7 @@ def keep(command: list[str]) -> int:
         finally:
             code = server.poll()
             _end(server)
-        return code if code is not None else 0
+        return (code if code is not None else 0) % 256
     finally:
         for made in (folder, sockets):
             shutil.rmtree(made, ignore_errors=True)

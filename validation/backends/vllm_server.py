@@ -20,6 +20,8 @@ from typing import IO, Any, Final, NamedTuple
 from costmodel.hardware.errors import InputError, shown
 from costmodel.hardware.reading import shown_path
 
+MODULE = "costmodel.validation.backends.vllm_main"
+"""Is run as the server."""
 HOST: Final = "127.0.0.1"
 PATIENCE: Final = 900.0
 """For a server to be ready [s]."""
@@ -153,7 +155,7 @@ def serving(
     flags = known_flags(arguments)
     port = _free_port()
     command = [sys.executable, "-m", "costmodel.validation.backends.keeper"]
-    command += [sys.executable, "-m", "costmodel.validation.backends.vllm_main", "serve", str(folder)]
+    command += [sys.executable, "-m", MODULE, "serve", str(folder)]
     command += ["--host", HOST, "--port", str(port), *arguments]
     with tempfile.TemporaryFile() as log:  # has no name: nothing is left of it
         keeper = subprocess.Popen(
