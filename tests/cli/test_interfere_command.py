@@ -1,5 +1,6 @@
 """``costmodel interfere`` against a real HTTP server that stands in for vLLM."""
 
+import json
 import os
 import random
 import signal
@@ -51,6 +52,37 @@ def test_document(recorded):
     assert document["baseline"]["itl"]["max_s"] < 0.1
     assert document["injected"]["stalls"] >= 4
     assert document["record"] == path.name
+
+
+def test_the_page_of_documents_names_every_key(recorded, repo_root):
+    document, path = recorded
+    text = (repo_root / "docs" / "json.md").read_text(encoding="utf-8")
+    page = text.partition("## `costmodel.interference/1`")[2].partition("## The table")[0]
+    predicted = parse(run(f"interfere --from {path} --gpu h100 --model Llama-3.1-8B --json").stdout)
+    assert predicted.keys() == document.keys()
+    own = {*predicted, *predicted["server"], *predicted["workload"], *predicted["one_step"]}
+    for part in ("spikes", "injections", "predicted"):
+        own |= predicted[part][0].keys()
+    own |= predicted["injected"].keys() | predicted["injected"]["lag"].keys()
+    assert sorted(key for key in own - {"schema"} if f"`{key}`" not in page) == []
+
+
+def test_a_prediction_takes_the_model_of_the_record(recorded, own_folder):
+    """A record of a server that was started holds the config of its model."""
+    _, path = recorded
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "vocab_size": 8000,
+        "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    header, *lines = path.read_text().splitlines()
+    header = json.loads(header) | {"model": {"name": "small", "config": config, "dtype": "bf16"}}
+    (own_folder / "own.jsonl").write_text("\n".join([json.dumps(header), *lines, ""]))
+    document = parse(run("interfere --from own.jsonl --gpu h100 --json").stdout)
+    assert document["prediction"].startswith("small on 1 × NVIDIA H100")
+    without = run(f"interfere --from {path} --gpu h100")
+    assert without.exit_code == 2
+    assert "needs the model that was served" in without.stderr
+    assert "ITL p99" in without.stdout
 
 
 def test_a_record_is_reported_again(recorded):

@@ -150,10 +150,11 @@ def test_records_that_end_early(runs):
 
 
 def test_predicted_beside_measured():
-    record = make(flags={"max_num_batched_tokens": 512, "dtype": "bfloat16"})
+    record = make(flags={"max_num_batched_tokens": 512, "dtype": "bfloat16", "tensor_parallel_size": 2})
     found = compare(record, summarise(record), gpu="h100", model="Llama-3.1-8B")
     assert [row.what for row in found.rows] == ["decode step", "spike"]
     assert found.spike.workload.chunk_tokens == 512
+    assert (found.spike.workload.dtype, found.spike.workload.tensor_parallel) == ("bf16", 2)
     assert found.decode.workload.context_tokens == pytest.approx(300, abs=2)
     assert found.rows[0].predicted_s == found.decode.best.decode_step_s
     assert found.rows[1].error == pytest.approx(found.spike.spike.height_s / SPIKE - 1)

@@ -170,6 +170,27 @@ def test_whatever_is_killed_nothing_is_left(
     assert [path.name for path in tmp_path.iterdir()] == ["r.jsonl"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_client_that_ends_while_the_server_starts(
+    model: Path, environment: dict[str, str], tmp_path: Path, number: signal.Signals
+) -> None:
+    record = tmp_path / "r.jsonl"
+    temporary = Path(tempfile.mkdtemp(prefix="cm-"))
+    client = start(model, environment | {"TMPDIR": str(temporary)}, record)
+    until = time.monotonic() + 60
+    while "server" not in server_of(descendants(client.pid)) and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(random.uniform(0, 10))
+    processes = descendants(client.pid)
+    client.send_signal(number)
+    error = client.communicate(timeout=120)[1]
+    assert await_end(processes - {client.pid}) == set()
+    assert client.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    assert error == ("error: interrupted\n" if number == signal.SIGINT else "")
+    temporary.rmdir()  # fails unless it is empty
+    assert not record.exists()
+
+
 def test_a_server_that_cannot_start_says_why(tiny_model: Path, environment: dict[str, str], tmp_path: Path) -> None:
     record = tmp_path / "r.jsonl"
     client = subprocess.Popen(

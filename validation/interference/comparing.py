@@ -52,10 +52,7 @@ def compare(record: Record, summary: Interference, **options: Any) -> Compare:
     if summary.baseline is None or summary.decode_step_s is None:
         raise InputError("there is no baseline that a prediction could be held against")
     plan, flags = record.plan, record.server.flags
-    options = {name: value for name, value in options.items() if value is not None}
-    dtype = FORMATS.get(str(flags.get("dtype")))
-    if dtype is not None:
-        options.setdefault("dtype", dtype)
+    options = _with_flags(options, flags)
     seen = [each.prompt_tokens for each in summary.injections if each.prompt_tokens]
     prompt = round(statistics.median(seen)) if seen else plan.prompt_tokens
     budget = flags.get("max_num_batched_tokens")
@@ -72,6 +69,17 @@ def compare(record: Record, summary: Interference, **options: Any) -> Compare:
         about += f" ({decode.calibration})"
     warnings = tuple(dict.fromkeys((*decode.warnings, *spike.warnings)))
     return Compare(tuple(rows), about, decode, spike, warnings)
+
+
+def _with_flags(options: dict[str, Any], flags: dict[str, str | int | float | bool | None]) -> dict[str, Any]:
+    """Return the options that were given, and for others what the server's flags say: dtype and tensor-parallel size."""
+    found = {name: value for name, value in options.items() if value is not None}
+    if (dtype := FORMATS.get(str(flags.get("dtype")))) is not None:
+        found.setdefault("dtype", dtype)
+    size = flags.get("tensor_parallel_size")
+    if isinstance(size, int) and found.get("tp", 1) == 1:
+        found["tp"] = size
+    return found
 
 
 def _row(what: str, predicted: float, measured: float, prediction: Prediction, key: str) -> Compared:
@@ -100,10 +108,7 @@ def simulate(record: Record, summary: Interference, **options: Any) -> Result | 
     injected, plan, flags = summary.injected, record.plan, record.server.flags
     if injected is None or injected.duration_s <= 0:
         return None
-    options = {name: value for name, value in options.items() if value is not None}
-    dtype = FORMATS.get(str(flags.get("dtype")))
-    if dtype is not None:
-        options.setdefault("dtype", dtype)
+    options = _with_flags(options, flags)
     budget = flags.get("max_num_batched_tokens")
     found = simulate_interference(
         plan.prompt_tokens,
