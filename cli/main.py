@@ -18,6 +18,10 @@ COMMANDS = {
         "costmodel.cli.simulate_command",
         "Continuous batching, step by step: what users feel, under load or when a long prompt comes.",
     ),
+    "interfere": (
+        "costmodel.cli.interfere_command",
+        "The long-prompt experiment on a live server, beside its prediction.",
+    ),
     "formula": ("costmodel.cli.formula_command", "The model as formulas: print, export, solve, elasticities."),
     "gpus": ("costmodel.cli.gpus_command", "Hardware profiles: list, show, check, probe."),
     "measure": (

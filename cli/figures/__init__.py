@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from costmodel.cli.figures.load import draw_load
     from costmodel.cli.figures.roofline import draw_roofline
     from costmodel.cli.figures.timeline import draw_timeline
+    from costmodel.cli.figures.tokens import draw_tokens
 
 __all__ = [
     "check_target",
@@ -30,6 +31,7 @@ __all__ = [
     "draw_residuals",
     "draw_roofline",
     "draw_timeline",
+    "draw_tokens",
     "save_figure",
 ]
 
@@ -44,6 +46,7 @@ _MODULES = {
     "draw_load": "load",
     "draw_roofline": "roofline",
     "draw_timeline": "timeline",
+    "draw_tokens": "tokens",
 }
 
 

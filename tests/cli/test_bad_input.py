@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from costmodel.cli.main import COMMANDS
 from tests.cli.runner import check_refusal, refusal, script
 from tests.cli.samples import MIXTURE
 
@@ -189,7 +190,7 @@ CASES = (
     ("predict extra", "extra"),
     ("predct", "no command 'predct'", "did you mean predict"),
     ("gpu", "no command 'gpu'", "did you mean gpus"),
-    ("xyz", "no command 'xyz'", "predict, simulate, formula, gpus, measure, fit, check, models"),
+    ("xyz", "no command 'xyz'", ", ".join(COMMANDS)),
     ("fitt", "no command 'fitt'", "did you mean fit"),
     ("--promt 8000", "--promt"),
     # figures

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from costmodel.validation.checking.documents import CheckedFile, Row
 from costmodel.validation.checking.interference import check_experiment, experiment_of
 from costmodel.validation.checking.served import check_run
 from costmodel.validation.checking.steps import check_steps
+from costmodel.validation.interference.records import read_record
 from costmodel.validation.measurements.files import read_measurement
 
 MEASUREMENT: Final = "costmodel.measurement/"
@@ -58,8 +58,7 @@ def _checked(path: Path, text: str, asked: Asked, progress: Callable[[Progress],
         raise InputError("--held-out is for measurements, whose steps say so")
     if schema.startswith(RECORD):
         # Of the package that runs the experiment, which needs what this one does not.
-        records: Any = importlib.import_module("costmodel.validation.interference.records")
-        yield check_experiment(path, experiment_of(records.read_record(path)), asked, progress)
+        yield check_experiment(path, experiment_of(read_record(path)), asked, progress)
         return
     if first is None or schema:
         what = f"its schema is {shown(schema)}" if schema else "it is no JSON"

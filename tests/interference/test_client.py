@@ -1,0 +1,121 @@
+"""The client's parsers: any way of cutting the bytes gives the same; the key is never shown."""
+
+import json
+import traceback
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.hardware.errors import InputError
+from costmodel.validation.interference.client import (
+    Answered,
+    Client,
+    Events,
+    RequestError,
+    Unchunker,
+    parse_head,
+    parse_url,
+)
+
+EVENTS = 'data: {"a": 1}\n\n: a comment\r\ndata: two\r\ndata:lines\r\n\r\nevent: x\nid: 3\ndata: é\n\n'.encode()
+CHUNKED = (
+    b"5\r\nhello\r\n1;name=value\r\n,\r\nB\r\n world again\r\n"[:-2].replace(b"B\r\n world again", b"C\r\n world again")
+    + b"\r\n0\r\n\r\n"
+)
+
+
+def pieces(data, cuts):
+    """Cut bytes at these places."""
+    places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[begin:end] for begin, end in pairwise(places)]
+
+
+@given(st.lists(st.integers(0, 1000), max_size=8))
+def test_events_do_not_depend_on_the_cuts(cuts):
+    events = Events()
+    found = [text for piece in pieces(EVENTS, cuts) for text in events.feed(piece)]
+    assert found == ['{"a": 1}', "two\nlines", "é"]
+
+
+@given(st.lists(st.integers(0, 1000), max_size=8))
+def test_chunks_do_not_depend_on_the_cuts(cuts):
+    unchunker = Unchunker()
+    assert b"".join(unchunker.feed(piece) for piece in pieces(CHUNKED, cuts)) == b"hello, world again"
+    assert unchunker.over
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_taken_or_refused(data):
+    for parser in (Events().feed, Unchunker().feed, parse_head):
+        with suppress(RequestError):
+            parser(data)
+
+
+KEYS = ["choices", "usage", "text", "error", "token_ids", "delta", "completion_tokens", "finish_reason"]
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(json_values)
+def test_any_json_is_taken_or_refused(content):
+    answered = Answered()
+    with suppress(RequestError):
+        answered.take(content)
+        answered.check()
+    assert answered.tokens >= 0
+
+
+@pytest.mark.parametrize(
+    ("url", "base", "shown"),
+    [
+        ("http://localhost:8000", "", "http://localhost:8000"),
+        ("http://localhost:8000/v1/", "", "http://localhost:8000"),
+        ("https://api.example.com/llm/v1", "/llm", "https://api.example.com/llm"),
+        ("http://[::1]:80", "", "http://[::1]:80"),
+    ],
+)
+def test_addresses(url, base, shown):
+    address = parse_url(url)
+    assert (address.base, address.url) == (base, shown)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:8000",
+        "ftp://x",
+        "http://",
+        "http://x:99999",
+        "http://a b",
+        "http://x/\n",
+        "http://[x",
+        "http://é",
+    ],
+)
+def test_what_is_no_address(url):
+    with pytest.raises(InputError, match="--url"):
+        parse_url(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:sesame@x", "http://sesame@x/v1", "http://x/?key=sesame", "http://x/#sesame"]
+)
+def test_secrets_in_an_address_are_refused_and_not_shown(url):
+    with pytest.raises(InputError) as caught:
+        parse_url(url)
+    assert "sesame" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_key_that_the_server_quotes_is_not_shown():
+    client = Client(parse_url("http://x"), key="sesame-open")
+    body = json.dumps({"error": {"message": "Incorrect API key provided: sesame-open"}}).encode()
+    error = client._refusal(401, body)
+    assert "sesame" not in str(error)
+    assert "***" in str(error)

