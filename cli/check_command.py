@@ -10,8 +10,9 @@ import click
 from click.core import ParameterSource
 
 from costmodel.cli.options import Values, echo_json, single
-from costmodel.cli.simulate_options import server_options, take_server
+from costmodel.cli.simulate_options import server_options
 from costmodel.cli.simulate_running import Watch
+from costmodel.cli.simulate_taking import take_server
 from costmodel.cli.text import percent, plural
 from costmodel.hardware.errors import InputError
 

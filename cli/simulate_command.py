@@ -10,27 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from costmodel.cli.options import Values, echo_json, single
-from costmodel.cli.simulate_options import (
-    DISAGGREGATED,
-    Output,
-    check_output,
-    compared_options,
-    fixed_step_options,
-    output_options,
-    server_options,
-    take_limits,
-    take_output,
-    take_server,
-    take_variants,
-)
+from costmodel.cli.simulate_options import compared_options, fixed_step_options, output_options, server_options
 from costmodel.cli.simulate_running import Watch
+from costmodel.cli.simulate_taking import Output, check_output, take_limits, take_output, take_server, take_variants
 from costmodel.cli.text import percent, significant
 from costmodel.hardware.errors import InputError
+from costmodel.simulation.settings import DISAGGREGATED
 
 if TYPE_CHECKING:
     from costmodel.simulation.options import ServerOptions
     from costmodel.simulation.pools import Pools
-    from costmodel.simulation.simulating import Limits, Simulated
+    from costmodel.simulation.running import Limits
+    from costmodel.simulation.simulating import Simulated
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""

@@ -30,7 +30,8 @@ from costmodel.rungs import Load, longest_step
 from costmodel.simulation.clock import StepClock
 from costmodel.simulation.gap_times import gap_times
 from costmodel.simulation.results import SHARES, Percentiles, Simulation
-from costmodel.simulation.simulating import Run, Simulated
+from costmodel.simulation.running import Run
+from costmodel.simulation.simulating import Simulated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

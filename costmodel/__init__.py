@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from costmodel.simulation.detailing import Details, details
     from costmodel.simulation.pools import Pools
     from costmodel.simulation.results import Simulation
-    from costmodel.simulation.simulating import Limits, simulate_interference, simulate_load, simulate_trace
+    from costmodel.simulation.running import Limits
+    from costmodel.simulation.simulating import simulate_interference, simulate_load, simulate_trace
     from costmodel.solving import Solution, solve
     from costmodel.symbolic.formulas import Formula, formula
     from costmodel.symbolic.sensitivity import elasticities
@@ -43,7 +44,7 @@ _HOMES = {
     "Formula": "costmodel.symbolic.formulas",
     "GpuProfile": "costmodel.hardware.profile",
     "InputError": "costmodel.errors",
-    "Limits": "costmodel.simulation.simulating",
+    "Limits": "costmodel.simulation.running",
     "NoAnswerError": "costmodel.errors",
     "Pools": "costmodel.simulation.pools",
     "Prediction": "costmodel.documents",

@@ -60,6 +60,12 @@ class Clock(Protocol):
         """Return :meth:`decode` of arrays [s]."""
 
 
+def decode_alike(clock: Clock, sequences: int, context: float) -> float:
+    """Return the time of a decode step of ``sequences`` ≥ 1 sequences that each have ``context`` tokens in the cache [s]."""
+    reads = [sequences * (context + 1 if width is None else min(context + 1, width)) for width in clock.windows]
+    return clock.decode(sequences, reads)
+
+
 class StepClock:
     """The clock of a deployment.
 

@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from costmodel.simulation.clock import Clock
 from costmodel.simulation.requests import Request, Source
 from costmodel.simulation.settings import Settings
-from costmodel.simulation.stepping import Batch, Engine, Progress, State
-from costmodel.simulation.tally import MixedStep, Tally
+from costmodel.simulation.states import Batch, State
+from costmodel.simulation.stepping import Engine, Progress
+from costmodel.simulation.tally import Tally
+from costmodel.simulation.windows import Window
 
 
 @dataclass(slots=True)
@@ -232,30 +234,12 @@ class JumpingEngine(Engine):
             super().start(batch, time)
             self.under_way = FlockBatch([], [])
             return
-        decodes, reads = batch.flock, self._reads()
-        chunks = []
-        for _, tokens, cached in batch.entries:
-            if tokens > 1:
-                chunks.append((tokens, cached))
-                continue
-            decodes += 1
-            for index, window in enumerate(self.clock.windows):
-                reads[index] += cached + 1 if window is None else min(cached + 1, window)
-        duration = self.clock.mixed(chunks, decodes, reads) if chunks else self.clock.decode(decodes, reads)
-        batch.start, batch.end = time, time + duration
+        self._time(batch, time, batch.flock, self._reads())
         if batch.flock:
             self._advance(1, blocks=False)
             batch.leaving = self._leavers()
-        self.last_end, self.under_way = batch.end, batch
-        tally = self.tally
-        if batch.end <= self.until:
-            tally.steps += 1
-            tally.events += 1
-            tally.end, tally.busy = batch.end, tally.busy + duration
-            if chunks and tally.keep_steps:
-                prompts = tuple((state.serial, tokens) for state, tokens, _ in batch.entries if tokens > 1)
-                tally.mixed_steps.append(MixedStep(batch.end, duration, decodes, prompts))
-        tally.sample(time, len(self.running), len(self.waiting), self.pool.used)
+        self.under_way = batch
+        self.tally.sample(time, len(self.running), len(self.waiting), self.pool.used)
 
     def read(self, batch: Batch) -> None:
         """Take what a step gave."""
@@ -459,53 +443,3 @@ class JumpingEngine(Engine):
             state.served.last = self.under_way.before
             self.under_way.entries.append((state, 1, state.computed - 1))
             self.under_way.sampled.append(True)
-
-
-@dataclass(slots=True)
-class Window:
-    """What the flock reads in the layers of one sliding window.
-
-    Attributes:
-        width: w [tokens].
-        read: Σ min(computed + 1, w) of the flock's next step [tokens].
-        growing: members whose context is still within the window.
-        full_at: heap of the counts at which they fill it.
-    """
-
-    width: int
-    read: int = 0
-    growing: int = 0
-    full_at: list[int] = field(default_factory=list)
-    left: dict[int, int] = field(default_factory=dict)
-    """Entries of the heap whose members have left."""
-
-    def join(self, computed: int, count: int) -> None:
-        """Add a member with ``computed`` tokens."""
-        self.read += min(computed + 1, self.width)
-        if computed + 1 < self.width:
-            self.growing += 1
-            heapq.heappush(self.full_at, count + self.width - 1 - computed)
-
-    def leave(self, computed: int, count: int) -> None:
-        """Take a member out."""
-        self.read -= min(computed + 1, self.width)
-        if computed + 1 < self.width:
-            self.growing -= 1
-            full = count + self.width - 1 - computed
-            self.left[full] = self.left.get(full, 0) + 1
-
-    def advance(self, steps: int, count: int) -> None:
-        """Let ``steps`` steps pass, of which none but the last may fill a member's window; ``count`` is the number after them."""
-        self.read += self.growing * steps
-        while self.full_at and self.full_at[0] <= count:
-            full = heapq.heappop(self.full_at)
-            if self.left.get(full):
-                self.left[full] -= 1
-            else:
-                self.growing -= 1
-
-    def steps_left(self, count: int) -> int:
-        """Return the steps until a member's window is full."""
-        while self.full_at and self.left.get(self.full_at[0]):
-            self.left[heapq.heappop(self.full_at)] -= 1
-        return self.full_at[0] - count if self.full_at else 1 << 40

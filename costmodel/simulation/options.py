@@ -9,13 +9,11 @@ from typing import Any, Literal, TypedDict
 from costmodel.checks import choice
 from costmodel.hardware.calibration import ENGINES, Calibration
 from costmodel.hardware.errors import InputError, nearest, shown, suggestion
-from costmodel.simulation.settings import SCHEDULERS
+from costmodel.simulation.settings import DISAGGREGATED, SCHEDULERS
 
 SimulatedRung = Literal["roofline", "calibrated"]
 RUNGS = ("roofline", "calibrated")
 
-DISAGGREGATED = "disaggregated"
-"""Name of the scheduler where pools are given; each server schedules like vLLM."""
 ONE_STEP = ("one-step", "none")
 """Words for a token budget of one step for all."""
 

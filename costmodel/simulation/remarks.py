@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from costmodel.simulation.clock import Clock
+from costmodel.simulation.clock import Clock, decode_alike
 from costmodel.simulation.results import Result
 from costmodel.simulation.settings import Settings
 from costmodel.simulation.tally import Served, Tally
@@ -81,9 +81,8 @@ def _alone(served: Sequence[Served], clock: Clock) -> float:
     """Return the time that a mean request takes alone on a server, its prompt in one step [s]."""
     prompt = sum(item.request.prompt for item in served) / len(served)
     output = sum(item.request.output for item in served) / len(served)
-    context = prompt + output / 2
-    reads = [context if width is None else min(context, width) for width in clock.windows]
-    return clock.mixed([(round(prompt), 0)], 0, reads) + output * clock.decode(1, reads)
+    prefill = clock.mixed([(round(prompt), 0)], 0, [0.0] * len(clock.windows))
+    return prefill + output * decode_alike(clock, 1, prompt + output / 2)
 
 
 def of_streams(result: Result, tallies: Sequence[Tally], settings: Settings, streams: int, prompts: int) -> list[str]:

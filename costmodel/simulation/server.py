@@ -16,7 +16,7 @@ from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import InputError, shown
 from costmodel.memory import memory_of
 from costmodel.simulation import hints
-from costmodel.simulation.clock import Clock, FixedClock, StepClock
+from costmodel.simulation.clock import Clock, FixedClock, StepClock, decode_alike
 from costmodel.simulation.options import ONE_STEP, ServerOptions
 from costmodel.simulation.results import ServerInfo
 from costmodel.simulation.settings import POLICIES, SCHEDULERS, Settings
@@ -168,9 +168,7 @@ def _delay(
     fixed, per_token, steps = arrival_overheads(fitted)
 
     def step(sequences: float, context: float) -> float:
-        count = min(max(round(sequences), 1), most)
-        reads = [count * (context + 1 if width is None else min(context + 1, width)) for width in clock.windows]
-        return clock.decode(count, reads)
+        return decode_alike(clock, min(max(round(sequences), 1), most), context)
 
     return fixed + (steps * typical(step) if steps else 0.0), per_token
 

@@ -8,6 +8,8 @@ from typing import Literal, get_args
 
 Scheduler = Literal["vllm", "prefill-first", "separate", "sarathi"]
 SCHEDULERS: tuple[str, ...] = get_args(Scheduler)
+DISAGGREGATED = "disaggregated"
+"""Name of the scheduler where pools are given; each server schedules like vLLM."""
 Policy = Literal["fcfs", "priority"]
 POLICIES: tuple[str, ...] = get_args(Policy)
 

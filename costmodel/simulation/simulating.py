@@ -13,30 +13,17 @@ from typing import Unpack
 from costmodel.checks import positive, whole
 from costmodel.hardware.errors import InputError, shown
 from costmodel.simulation import hints, remarks
-from costmodel.simulation.jumping import JumpingEngine, can_jump
-from costmodel.simulation.options import DISAGGREGATED, ServerOptions, check_options, truth
-from costmodel.simulation.pools import Pools, pools_info, run_pools
-from costmodel.simulation.quantiles import Gaps
+from costmodel.simulation.options import ServerOptions, check_options, truth
+from costmodel.simulation.pools import Pools, pools_info
 from costmodel.simulation.requests import Listed, Request, Source
-from costmodel.simulation.results import STALL_FACTOR, Result, ServerInfo, Simulation, make_result, make_spikes
-from costmodel.simulation.server import Server, Step, make_server
-from costmodel.simulation.settings import Settings
-from costmodel.simulation.stepping import Engine, Progress
-from costmodel.simulation.tally import Served, Tally
+from costmodel.simulation.results import ServerInfo, Simulation, make_spikes
+from costmodel.simulation.running import Limits, Run, run_source
+from costmodel.simulation.server import Server, make_server
+from costmodel.simulation.settings import DISAGGREGATED, Settings
+from costmodel.simulation.stepping import Progress
 from costmodel.simulation.traces import read_trace
+from costmodel.simulation.typical import step_of_load, step_of_trace
 from costmodel.simulation.workloads import MAX_TIME, closed_loop, gamma, interference
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One simulated run, with all that was counted."""
-
-    server: Server
-    tallies: tuple[Tally, ...]
-    served: tuple[Served, ...]
-    gaps: Gaps
-    result: Result
-    interrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,31 +33,6 @@ class Simulated:
     document: Simulation
     runs: tuple[Run, ...]
     """Baseline and injected, or the one run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What is good and what is not [s].
-
-    Attributes:
-        ttft, tpot, e2e: limits of a request that counts as goodput; None for no limit.
-        stall_factor: a gap of more than so many medians is a stall.
-        stall: a gap of more than so many seconds is counted as well; None for no such count.
-    """
-
-    ttft: float | None = None
-    tpot: float | None = None
-    e2e: float | None = None
-    stall_factor: float = STALL_FACTOR
-    stall: float | None = None
-
-    def checked(self) -> Limits:
-        """Return these limits, or raise :class:`InputError` if one is no number above zero."""
-        for name in ("ttft", "tpot", "e2e", "stall"):
-            if (value := getattr(self, name)) is not None:
-                positive(value, f"{name} limit")
-        positive(self.stall_factor, "stall factor")
-        return self
 
 
 def simulate_interference(
@@ -98,7 +60,7 @@ def simulate_interference(
         injected_output: tokens of the answer to an injected prompt.
         limits: what counts as a stall.
         pools: GPUs for prefill and decode apart.
-        server: model, GPU and flags (:class:`~costmodel.simulation.server.ServerOptions`). The token budget is that of one step for
+        server: model, GPU and flags (:class:`~costmodel.simulation.options.ServerOptions`). The token budget is that of one step for
             all, unless ``chunk`` is given; a step is scheduled when the one before it has ended, unless ``asynchronous``.
 
     Returns:
@@ -146,7 +108,7 @@ def run_interference(
     _check_room(server.settings, streams, context, grow)
     runs = []
     for prompted in ([], injected):
-        run = _run(
+        run = run_source(
             server, Listed([*background, *prompted]), limits, duration, "stream", streams, pools, keep_times, progress
         )
         runs.append(run)
@@ -246,7 +208,7 @@ def simulate_load(
         seed: of lengths and arrivals.
         limits: of the goodput, and of stalls.
         pools: GPUs for prefill and decode apart.
-        server: model, GPU and flags (:class:`~costmodel.simulation.server.ServerOptions`).
+        server: model, GPU and flags (:class:`~costmodel.simulation.options.ServerOptions`).
 
     Returns:
         The document ``costmodel.simulation/1`` with ``result``.
@@ -308,8 +270,8 @@ def run_load(
             seed=seed,
         )
         most = len(listed)
-    server = make_server(options, prompt, typical=partial(_typical_step, most, rate, prompt, output))
-    run = _run(server, source, limits, math.inf, None, 0, pools, keep_times, progress)
+    server = make_server(options, prompt, typical=partial(step_of_load, most, rate, prompt, output))
+    run = run_source(server, source, limits, math.inf, None, 0, pools, keep_times, progress)
     document = Simulation(
         workload={
             "kind": "load", "clients": clients, "rate_per_s": rate, "burstiness": None if rate is None else _written(burstiness),
@@ -353,7 +315,7 @@ def simulate_trace(
         speed: arrivals come so many times faster.
         limits: of the goodput, and of stalls.
         pools: GPUs for prefill and decode apart.
-        server: model, GPU and flags (:class:`~costmodel.simulation.server.ServerOptions`).
+        server: model, GPU and flags (:class:`~costmodel.simulation.options.ServerOptions`).
 
     Returns:
         The document ``costmodel.simulation/1`` with ``result``.
@@ -430,8 +392,8 @@ def _run_listed(
 ) -> Simulated:
     """Run a list of requests; ``said`` are notes and warnings about it."""
     longest = max((request.prompt for request in requests), default=1)
-    server = make_server(options, longest, typical=partial(_typical_of, requests))
-    run = _run(server, Listed(requests), limits, math.inf, None, 0, pools, keep_times, progress)
+    server = make_server(options, longest, typical=partial(step_of_trace, requests))
+    run = run_source(server, Listed(requests), limits, math.inf, None, 0, pools, keep_times, progress)
     notes, warnings = said
     document = Simulation(
         workload=workload,
@@ -442,31 +404,6 @@ def _run_listed(
         warnings=(*server.warnings, *warnings, *_said(run, arrivals=True)),
     )
     return Simulated(document, (run,))
-
-
-def _typical_step(most: int, rate: float | None, prompt: float, output: float, step: Step) -> float:
-    """Return the decode step of a load [s]: of ``most`` requests, or of as many as come at a rate while one is answered, if fewer."""
-    context = prompt + output / 2
-    if rate is None:
-        return step(most, context)
-    running = 1.0
-    for _ in range(LITTLES_ROUNDS):
-        running = min(rate * output * step(running, context), most)
-    return step(running, context)
-
-
-LITTLES_ROUNDS = 20
-"""Rounds in which Little's law finds the running requests of a rate."""
-
-
-def _typical_of(requests: Sequence[Request], step: Step) -> float:
-    """Return the decode step of a trace at its mean rate and lengths [s]."""
-    if not requests:
-        return 0.0
-    count, duration = len(requests), requests[-1].arrival - requests[0].arrival
-    prompt = sum(request.prompt for request in requests) / count
-    output = sum(request.output for request in requests) / count
-    return _typical_step(count, count / duration if duration else None, prompt, output, step)
 
 
 def _info(server: Server, pools: Pools | None) -> ServerInfo:
@@ -495,58 +432,3 @@ def _checked(
     if options.get("scheduler") == DISAGGREGATED:
         options, pools = ServerOptions(**{**options, "scheduler": "vllm"}), pools or Pools()
     return options, (limits or Limits()).checked(), pools.checked() if pools else None
-
-
-EngineClass = Callable[..., Engine]
-
-
-def _run(
-    server: Server,
-    source: Source,
-    limits: Limits,
-    until: float,
-    measured: str | None,
-    streams: int,
-    pools: Pools | None,
-    keep_times: bool = False,
-    progress: Callable[[Progress], None] | None = None,
-) -> Run:
-    """Run a source against a server. Ctrl-C ends the run where it is."""
-    interrupted = False
-    if pools is not None:
-        tallies, served, interrupted = run_pools(
-            server, source, until, measured, pools, engine_for, keep_times, progress
-        )
-    else:
-        tally = Tally(measured=measured, keep_steps=measured is not None, keep_times=keep_times)
-        engine = engine_for(server.settings)(
-            server.settings, server.clock, source, tally, delay=server.delay, until=until, progress=progress
-        )
-        try:
-            engine.run()
-        except KeyboardInterrupt:
-            interrupted = True
-        tallies, served = [tally], tally.served
-    end = max((tally.end for tally in tallies), default=0.0)
-    if until < math.inf and not interrupted:
-        end = until
-    gaps = Gaps(tallies, server.clock)
-    asked = [item for item in served if not item.request.standing]
-    blocks = server.settings.usable_blocks
-    result = make_result(
-        tallies,
-        gaps,
-        asked,
-        end,
-        blocks,
-        (limits.ttft, limits.tpot, limits.e2e),
-        limits.stall_factor,
-        limits.stall,
-        streams,
-    )
-    return Run(server, tuple(tallies), tuple(served), gaps, result, interrupted)
-
-
-def engine_for(settings: Settings) -> EngineClass:
-    """Return the engine for these settings: the one that jumps where it can."""
-    return JumpingEngine if can_jump(settings) else Engine

@@ -300,3 +300,8 @@ def test_wrong_input_is_refused_in_one_line(case: tuple[str, ...], own_folder: P
     for fragment in fragments:
         assert fragment in message
     assert sorted(own_folder.iterdir()) == before
+
+
+def test_one_step_is_one_step_with_every_scheduler() -> None:
+    text = "simulate interference --scheduler sarathi --chunk one-step --prompt 1000 --duration 8 --json"
+    assert document(text)["server"]["token_budget"] == 1000 + 32

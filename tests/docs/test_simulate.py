@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from costmodel.cli.simulate_command import command
-from costmodel.cli.simulate_options import SCHEDULERS
 from costmodel.engine import VLLM_VERSION
 from costmodel.simulation.options import OPTIONS
+from costmodel.simulation.settings import DISAGGREGATED, SCHEDULERS
 from tests.cli.runner import run
 
 TRACE = "arrival_s,prompt_tokens,output_tokens\n0,1000,50\n0.5,300,20\n"
@@ -69,5 +69,5 @@ def test_the_page_names_options_that_there_are(repo_root: Path) -> None:
     }
     assert flags <= named
     assert f"vLLM {VLLM_VERSION}'s V1 scheduler" in text
-    for name in SCHEDULERS:
+    for name in (*SCHEDULERS, DISAGGREGATED):
         assert f"`{name}`" in text or f"--scheduler {name}`" in text

@@ -9,7 +9,8 @@ from pathlib import Path
 from costmodel.simulation.clock import FixedClock
 from costmodel.simulation.requests import Request
 from costmodel.simulation.settings import Settings
-from costmodel.simulation.stepping import Batch, Engine, State
+from costmodel.simulation.states import Batch, State
+from costmodel.simulation.stepping import Engine
 from costmodel.simulation.tally import Tally
 from costmodel.validation.backends.recordings import Recording, Scheduled
 

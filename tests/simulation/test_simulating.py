@@ -18,11 +18,10 @@ from costmodel.simulation.options import ServerOptions
 from costmodel.simulation.pools import Pools
 from costmodel.simulation.requests import ClosedLoop, Listed
 from costmodel.simulation.results import Percentiles, Result, Simulation
+from costmodel.simulation.running import Limits, engine_for
 from costmodel.simulation.server import make_server
 from costmodel.simulation.settings import Scheduler, Settings
 from costmodel.simulation.simulating import (
-    Limits,
-    engine_for,
     run_load,
     simulate_interference,
     simulate_load,

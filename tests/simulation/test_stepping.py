@@ -12,7 +12,8 @@ import pytest
 from costmodel.simulation.clock import FixedClock
 from costmodel.simulation.requests import ClosedLoop, Listed, Request
 from costmodel.simulation.settings import Scheduler, Settings
-from costmodel.simulation.stepping import Batch, Engine
+from costmodel.simulation.states import Batch
+from costmodel.simulation.stepping import Engine
 from costmodel.simulation.tally import Tally
 from costmodel.validation.backends.recordings import Recording, read
 from costmodel.validation.backends.scheduler_workloads import FAMILIES

@@ -93,7 +93,7 @@ def answered_by(loops: Loops, overheads: Mapping[tuple[str, str], float]) -> Loo
 # --- the predictor ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", OVERHEADS, ids=".".join)
+@pytest.mark.parametrize("name", TRUTH, ids=".".join)
 def test_slopes_are_exact(loops: Loops, name: tuple[str, str]) -> None:
     predictor = Predictor(loops)
     loop = predictor.predict(TRUTH)

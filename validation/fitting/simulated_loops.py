@@ -17,11 +17,10 @@ from scipy.optimize import least_squares
 from costmodel.building import build_parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.hardware.calibration import Calibration
-from costmodel.simulation.clock import StepClock
-from costmodel.simulation.jumping import JumpingEngine, can_jump
+from costmodel.simulation.clock import StepClock, decode_alike
 from costmodel.simulation.requests import Source
+from costmodel.simulation.running import engine_for
 from costmodel.simulation.settings import Settings
-from costmodel.simulation.stepping import Engine
 from costmodel.simulation.tally import Tally
 from costmodel.simulation.workloads import closed_loop
 from costmodel.validation.datasets.end_to_end import EndToEndRow
@@ -111,15 +110,12 @@ class RowSimulator:
         server, clients = server_of(row), row.concurrency
         clock = self._clock(row, server, fit)
         settings = _settings(row, server)
-        typical = server.input_tokens + server.output_tokens / 2
-        reads = [clients * (typical + 1 if width is None else min(typical + 1.0, width)) for width in clock.windows]
-        step = clock.decode(clients, reads)
+        step = decode_alike(clock, clients, server.input_tokens + server.output_tokens / 2)
         base = arrival.given("per_request_s", row) + arrival.given("steps", row) * step
         per_token = arrival.given("per_prompt_token_s", row)
         tally = Tally()
-        engine = JumpingEngine if can_jump(settings) else Engine
         source = load_of(row, server, arrival.prompts_per_client)
-        engine(settings, clock, source, tally, delay=(base, per_token)).run()
+        engine_for(settings)(settings, clock, source, tally, delay=(base, per_token)).run()
         ttft = [item.first - item.request.arrival for item in tally.served]
         tpot = [(item.last - item.first) / (item.tokens - 1) for item in tally.served if item.tokens > 1]
         tokens = float(np.mean([item.request.prompt for item in tally.served]))

@@ -16,7 +16,7 @@ from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import InputError
 from costmodel.simulation.clock import StepClock
 from costmodel.simulation.requests import Listed, Request
-from costmodel.simulation.simulating import engine_for
+from costmodel.simulation.running import engine_for
 from costmodel.simulation.tally import Tally
 from costmodel.validation.datasets.rtx4090 import RequestTable
 from costmodel.validation.datasets.served_runs import Served

@@ -1,0 +1,56 @@
+"""What a flock of decoding requests reads in layers with a sliding window."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Window:
+    """What the flock reads in the layers of one sliding window.
+
+    Attributes:
+        width: w [tokens].
+        read: Σ min(computed + 1, w) of the flock's next step [tokens].
+        growing: members whose context is still within the window.
+        full_at: heap of the counts at which they fill it.
+    """
+
+    width: int
+    read: int = 0
+    growing: int = 0
+    full_at: list[int] = field(default_factory=list)
+    left: dict[int, int] = field(default_factory=dict)
+    """Entries of the heap whose members have left."""
+
+    def join(self, computed: int, count: int) -> None:
+        """Add a member with ``computed`` tokens."""
+        self.read += min(computed + 1, self.width)
+        if computed + 1 < self.width:
+            self.growing += 1
+            heapq.heappush(self.full_at, count + self.width - 1 - computed)
+
+    def leave(self, computed: int, count: int) -> None:
+        """Take a member out."""
+        self.read -= min(computed + 1, self.width)
+        if computed + 1 < self.width:
+            self.growing -= 1
+            full = count + self.width - 1 - computed
+            self.left[full] = self.left.get(full, 0) + 1
+
+    def advance(self, steps: int, count: int) -> None:
+        """Let ``steps`` steps pass, of which none but the last may fill a member's window; ``count`` is the number after them."""
+        self.read += self.growing * steps
+        while self.full_at and self.full_at[0] <= count:
+            full = heapq.heappop(self.full_at)
+            if self.left.get(full):
+                self.left[full] -= 1
+            else:
+                self.growing -= 1
+
+    def steps_left(self, count: int) -> int:
+        """Return the steps until a member's window is full."""
+        while self.full_at and self.left.get(self.full_at[0]):
+            self.left[heapq.heappop(self.full_at)] -= 1
+        return self.full_at[0] - count if self.full_at else 1 << 40
