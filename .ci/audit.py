@@ -30,6 +30,7 @@ ALLOWED = {
 REQUIRED = {
     "aiconfigurator[-_]core": "tests against aiconfigurator-core",
     "mini_racer": "tests that run JavaScript",
+    r"mark\.vllm": "tests with the real vLLM",
 }
 """Pattern of the text of a test file → what its tests are; at least one such test must have passed."""
 
