@@ -59,6 +59,14 @@ def test_a_fit_finds_it_through_noise(profile: Path, seed: int) -> None:
             assert abs(each.value - truth(each.key)) < 6 * each.error, each
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_arithmetic_and_memory_that_add_up_are_no_plain_maximum(profile: Path, noise: float) -> None:
+    added = {**synthetic.TRUTH, "gemm": {**synthetic.TRUTH["gemm"], "sharpness": 1.0}}
+    fit = fit_steps(synthetic.measure(profile, added, noise=noise), str(profile))
+    assert fit.values["gemm", "sharpness"] < 1.001 + 50 * noise
+    assert fit.held_out["all"].median < 1e-3 + 1.5 * noise
+
+
 def test_a_mixture_of_experts_is_fitted_as_well(profile: Path) -> None:
     measurement = synthetic.measure(profile, config=synthetic.MIXTRAL)
     fit = fit_steps(measurement, str(profile))

@@ -8,6 +8,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -58,3 +63,39 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment() -> dict[str, str]:
     """The environment of a process with one engine thread that contacts nothing."""
     return os.environ | ENVIRONMENT
+
+
+@dataclass(frozen=True)
+class Followed:
+    """The page docs/measure-your-server.md, followed on a CPU.
+
+    Attributes:
+        folder: where its files are.
+        printed: of every command that was run, what it printed.
+    """
+
+    folder: Path
+    printed: dict[str, str]
+
+
+@pytest.fixture(scope="session")
+def followed(
+    repo_root: Path, tiny_model: Path, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Followed:
+    """Run the commands of the page as they stand there, but for installing; one measurement for several tests."""
+    text = (repo_root / "docs" / "measure-your-server.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"^<!-- measure: cpu -->\n```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    folder = tmp_path_factory.mktemp("followed")
+    (folder / "tiny").symlink_to(tiny_model)
+    printed = {}
+    for line in block.splitlines():
+        words = shlex.split(line)
+        if words[0] != "costmodel":
+            continue
+        done = subprocess.run(
+            [sys.executable, "-c", "from costmodel.cli.entry import main; main()", *words[1:]],
+            env=environment, cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+        printed[words[1]] = done.stdout
+    return Followed(folder, printed)

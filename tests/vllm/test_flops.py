@@ -371,3 +371,17 @@ def test_latent_attention_decodes_on_the_latent(cases: list[Compared]) -> None:
         expanded = 2 * heads * (case.config["qk_nope_head_dim"] + rope + case.config["v_head_dim"]) * seen * case.layers
         assert case.their(case.flops, "mla_attn.attn_qk", "mla_attn.attn_av") == expanded
         assert case.our("bytes", "decode_attention") == exactly(seen * (rank + rope) * BYTES * case.layers)
+
+
+def test_latent_attention_moves_the_cache_and_theirs_expanded_keys_and_values(cases: list[Compared]) -> None:
+    """Decodes read the cache in both counts; prompts read it here, and in vLLM's what ``kv_b_proj`` makes of it."""
+    for case in cases:
+        if "kv_lora_rank" not in case.config:
+            continue
+        heads, query = case.config["num_attention_heads"] // case.tp, case.config["qk_nope_head_dim"] + 64
+        cache = (case.config["kv_lora_rank"] + 64) * BYTES * case.layers
+        expanded = heads * (query + case.config["v_head_dim"]) * BYTES * case.layers
+        prompts, decodes = sum(cached + new for new, cached in case.chunks), sum(cached + 1 for cached in case.decodes)
+        assert case.our("bytes", "prefill_attention", "decode_attention") == exactly((prompts + decodes) * cache)
+        queries = case.tokens * heads * query * BYTES * case.layers
+        assert case.read["mla_attn.attn_input"] == queries + prompts * expanded + decodes * cache

@@ -14,7 +14,7 @@ import queue
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -128,9 +128,15 @@ class Observer:
         self.schedule = scheduler.schedule
         self.update = scheduler.update_from_output
         self.preempt = scheduler._preempt_request
-        scheduler.schedule = self.note_schedule
-        scheduler.update_from_output = self.note_update
-        scheduler._preempt_request = self.note_preemption
+        self._stand_before(self.note_schedule, self.note_update, self.note_preemption)
+
+    def leave(self) -> None:
+        """Give the scheduler its methods back."""
+        self._stand_before(self.schedule, self.update, self.preempt)
+
+    def _stand_before(self, schedule: Any, update: Any, preempt: Any) -> None:
+        self.scheduler.schedule, self.scheduler.update_from_output = schedule, update
+        self.scheduler._preempt_request = preempt
 
     def note_schedule(self, *arguments: Any, **named: Any) -> Any:
         """Schedule, and note the step."""
@@ -251,7 +257,7 @@ def make_engine(settings: Settings, model: Path) -> Any:
     return engine
 
 
-def make_request(arrival: Arrival, settings: Settings, engine: Any) -> Any:
+def make_request(arrival: Arrival, settings: Settings, engine: Any, tokens: Callable[[Arrival, int], list[int]]) -> Any:
     """Return vLLM's request. Requests have arrived in the order of their ids."""
     from vllm.sampling_params import SamplingParams
     from vllm.v1.request import Request
@@ -260,7 +266,7 @@ def make_request(arrival: Arrival, settings: Settings, engine: Any) -> Any:
         raise ValueError(f"vLLM refuses a prompt of {arrival.prompt} tokens at its input: {settings.max_model_len=}")
     return Request(
         request_id=str(arrival.id),
-        prompt_token_ids=prompt_tokens(arrival, settings.block_tokens),
+        prompt_token_ids=tokens(arrival, settings.block_tokens),
         sampling_params=SamplingParams(max_tokens=arrival.output, ignore_eos=True, detokenize=False),
         pooling_params=None,
         arrival_time=float(arrival.id),
@@ -270,13 +276,25 @@ def make_request(arrival: Arrival, settings: Settings, engine: Any) -> Any:
 
 
 def record(workload: Workload, model: Path) -> Recording:
-    """Run a workload to its end.
+    """Run a workload to its end on an engine of its own that computes nothing."""
+    return run(workload, make_engine(workload.settings, model))
+
+
+def run(workload: Workload, engine: Any, tokens: Callable[[Arrival, int], list[int]] = prompt_tokens) -> Recording:
+    """Run a workload to its end on an engine that has nothing to do.
 
     Requests are added before the call of ``schedule()`` with the index of their arrival. An idle engine does not call it: then all later
     arrivals move forward to its next call, and the recording has them there.
+
+    Args:
+        workload: with the settings of the engine.
+        engine: vLLM's EngineCore.
+        tokens: of a request's prompt, with the tokens of a block; the same where named blocks are the same, and only there.
+
+    Raises:
+        RuntimeError: the workload does not end.
     """
     settings = workload.settings
-    engine = make_engine(settings, model)
     observer = Observer(engine.scheduler)
     pending = deque(sorted(workload.requests, key=lambda each: (each.arrival_step, each.id)))
     arrived: list[Arrival] = []
@@ -291,8 +309,9 @@ def record(workload: Workload, model: Path) -> Recording:
             early = max(pending[0].arrival_step - call, 0)
         while pending and pending[0].arrival_step - early <= call:
             arrived.append(replace(pending.popleft(), arrival_step=call))
-            engine.add_request(make_request(arrived[-1], settings, engine))
+            engine.add_request(make_request(arrived[-1], settings, engine, tokens))
         engine.step_fn()
+    observer.leave()
     return Recording(
         covers=workload.covers,
         settings=settings,

@@ -43,6 +43,7 @@ KINDS: Final[tuple[Kind, ...]] = ("decode", "prefill", "mixed")
 MOST_STEPS: Final = 4000
 """Kinds of steps that are fitted at most: more, as of a server's log, change nothing and only take time."""
 AT_PEAK: Final = "these steps reach the profile's peak, or more"
+ADDED: Final = "with these steps times of arithmetic and of memory add up"
 BELOW: Final = 0.02
 """A measured step that is so much faster than the roofline is no noise: the profile's peaks are too low."""
 FEW_BELOW: Final = 0.05
@@ -416,7 +417,9 @@ def _at_an_end(free: Sequence[Key], result: FitResult) -> tuple[Key, str, float 
         if name.endswith("_s"):
             return key, "these steps put it at zero", 0.0
         if name.endswith("sharpness"):
-            return key, "these steps put it at its bound", None
+            return (
+                (key, ADDED, 1.0) if result.values[name] < 1 + BELOW else (key, "these steps put it at its bound", None)
+            )
         if result.values[name] > 1 - BELOW:
             return key, AT_PEAK, 1.0
     return None

@@ -11,13 +11,16 @@ from typing import Protocol
 
 from costmodel.hardware.errors import CostModelError, InputError, shown
 from costmodel.validation.measurements.files import Sample, Writer
-from costmodel.validation.measurements.plan import FIRST_REPEATS, Limits, Point, plan
+from costmodel.validation.measurements.plan import VISIT, Limits, Point, plan
 from costmodel.validation.measurements.types import Header
 
 STEADY = 0.01
 """A median is steady when its standard error is at most this share of it."""
 FEWEST = 3
 """Repeats that a median needs."""
+VISITS = 3
+"""Times that every point has its turn, if there is time: what slows the machine for seconds is in all repeats of a turn, and so in their
+median; of three turns it can spoil one."""
 MOST = 40
 """Repeats after which a point is left as it is."""
 WATCH_SECONDS = 2.0
@@ -167,7 +170,7 @@ def _rounds(backend: Backend, writer: Writer, progress: Progress, watch: Watch |
             if time.monotonic() >= progress.deadline:
                 return
             try:
-                samples = backend.run(point, FIRST_REPEATS, progress.deadline)
+                samples = backend.run(point, VISIT, progress.deadline)
             except Missed as miss:
                 progress.missed[point.label] = str(miss)
                 writer.note(f"{point.label} is left out: {miss}")
@@ -183,11 +186,12 @@ def _rounds(backend: Backend, writer: Writer, progress: Progress, watch: Watch |
 
 
 def _to_do(progress: Progress) -> list[Point]:
-    """Return the points without a median in the plan's order; if there is none, those that are not steady, the worst first."""
+    """Return the points without a median in the plan's order, then those with few turns, then those not steady, the worst first."""
     open_points = [point for point in progress.points if point.label not in progress.missed]
     repeats = {point.label: progress.seconds.get(point.label, []) for point in open_points}
-    if new := [point for point in open_points if len(repeats[point.label]) < FEWEST]:
-        return new
+    for enough in (FEWEST, *(VISIT * turns for turns in range(2, VISITS + 1))):
+        if few := [point for point in open_points if len(repeats[point.label]) < enough]:
+            return few
     unsteady = [
         point
         for point in open_points

@@ -25,11 +25,11 @@ from costmodel.validation.measurements.types import Purpose
 
 MOST_SHARE = 0.1
 """A point that would take a larger share of the time than this is left out."""
-FIRST_SHARE = 0.4
-"""Share of the time that the first round may take by the speed of the warm-up; long contexts are slower, unsteady medians come again."""
+FIRST_SHARE = 0.3
+"""Share of the time that the first round may take by the speed of the warm-up; long contexts are slower, and every point comes again."""
 ROOM = 64
 """Tokens that contexts may grow by while a point is measured."""
-FIRST_REPEATS = 5
+VISIT = 3
 """Repeats of a point before the next one's turn."""
 
 
@@ -146,8 +146,8 @@ def _fresh_tokens(point: Point, filled: dict[int, int]) -> int:
 
 
 def _step_cost(point: Point) -> int:
-    """Return what the repeats take, in tokens of a prompt; a decode of one sequence reads the weights as a few dozen tokens do."""
-    return (FIRST_REPEATS + 1) * (point.tokens + 32)
+    """Return what a visit takes, in tokens of a prompt; a decode of one sequence reads the weights as a few dozen tokens do."""
+    return (VISIT + 1) * (point.tokens + 32)
 
 
 def _in_order(limits: Limits) -> Iterator[Point]:
