@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -31,29 +32,13 @@ def gpu_check(repo_root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("gpu_check")
 
 
-def started(
-    words: list[str], tiny_model: Path, environment: dict[str, str], folder: Path, repo_root: Path
-) -> subprocess.Popen[str]:
-    """Start the script on the CPU with a small model."""
-    script = str(repo_root / "benchmarks" / "gpu_check.py")
-    return subprocess.Popen(
-        [sys.executable, script, "--device", "cpu", "--model", str(tiny_model), *words],
-        env=environment,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_on_a_cpu_it_measures_fits_and_compares_with_the_floor(
-    tiny_model: Path, environment: dict[str, str], tmp_path: Path, repo_root: Path
+    gpu_check: Any, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with started(["--minutes", "0.25", "--json"], tiny_model, environment, tmp_path, repo_root) as run:
-        printed, said = run.communicate(timeout=120)
-    assert run.returncode == 0, said
-    found = json.loads(printed)
-    record = tmp_path / "gpu-check"
+    record = tmp_path / "record"
+    words = ["--device", "cpu", "--model", str(tiny_model), "--out", str(record), "--minutes", "0.25", "--json"]
+    assert gpu_check.main(words) == 0
+    found = json.loads(capsys.readouterr().out)
     assert found == json.loads((record / "summary.json").read_text(encoding="utf-8"))
     assert found["schema"] == "costmodel.gpu_check/1"
     assert found["seconds"] < 0.25 * 60 + 5
@@ -63,17 +48,15 @@ def test_on_a_cpu_it_measures_fits_and_compares_with_the_floor(
     assert found["calibrations"].keys() == {"fit"}
     [everything] = [each for each in found["errors"] if (each["purpose"], each["way"]) == ("all", "fit")]
     assert everything["median_absolute_error"] < 0.15
-    measured = read_measurement(record / "steps.jsonl")
-    assert len(measured.steps) == len(found["steps"])
+    assert len(read_measurement(record / "steps.jsonl").steps) == len(found["steps"])
     profile = read_profile(record / "profile.toml")
     assert read_calibration(record / "calibration.toml").gpu == profile.name
     page = (record / "report.md").read_text(encoding="utf-8")
     assert "| prompts beside decodes |" in page
     assert "no calibration is shipped for this part" in page
 
-    with started(["--minutes", "0.25"], tiny_model, environment, tmp_path, repo_root) as again:
-        _, said = again.communicate(timeout=60)
-    assert again.returncode == 2
+    assert gpu_check.main(words) == 2
+    said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "exists; use --force" in said
 
@@ -81,24 +64,38 @@ def test_on_a_cpu_it_measures_fits_and_compares_with_the_floor(
 def test_runs_that_are_ended_leave_what_they_measured(
     tiny_model: Path, environment: dict[str, str], tmp_path: Path, repo_root: Path
 ) -> None:
-    runs = {}
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        folder = tmp_path / number.name
-        folder.mkdir()
-        runs[number] = started(["--minutes", "0.5"], tiny_model, environment, folder, repo_root)
-    for number, run in runs.items():
-        steps = tmp_path / number.name / "gpu-check" / "steps.jsonl"
-        end = time.monotonic() + 60
-        while (not steps.exists() or steps.read_bytes().count(b"\n") < 20) and time.monotonic() < end:
-            time.sleep(0.1)
-        run.send_signal(number)
-        printed, said = run.communicate(timeout=60)
-        assert len(read_measurement(steps).steps) >= 3
-        assert "| rate | with | measured |" in printed  # what was said before is not lost
-        if number == signal.SIGTERM:
-            assert (run.returncode, said) == (130, "interrupted\n")
-            assert "- interrupted" in printed
-            assert json.loads((steps.parent / "summary.json").read_text(encoding="utf-8"))["complete"] is False
+    """Two at once, with more time than they are given."""
+    script = str(repo_root / "benchmarks" / "gpu_check.py")
+    words = ["--device", "cpu", "--model", str(tiny_model), "--minutes", "1"]
+    with ExitStack() as stack:
+        runs = {}
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            folder = tmp_path / number.name
+            folder.mkdir()
+            runs[number] = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, script, *words],
+                    env=environment,
+                    cwd=folder,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            stack.callback(runs[number].kill)
+        for number, run in runs.items():
+            steps = tmp_path / number.name / "gpu-check" / "steps.jsonl"
+            end = time.monotonic() + 150
+            while (not steps.exists() or steps.read_bytes().count(b"\n") < 20) and time.monotonic() < end:
+                time.sleep(0.1)
+            run.send_signal(number)
+            printed, said = run.communicate(timeout=60)
+            assert len(read_measurement(steps).steps) >= 3
+            assert "| rate | with | measured |" in printed  # what was said before is not lost
+            if number == signal.SIGTERM:
+                assert (run.returncode, said) == (130, "interrupted\n")
+                assert "- interrupted" in printed
+                assert json.loads((steps.parent / "summary.json").read_text(encoding="utf-8"))["complete"] is False
     assert not list(tmp_path.rglob("*.tmp"))
 
 
