@@ -19,6 +19,8 @@ REASONS: Final = {
     0x80: "power brake",
 }
 """Bits of NVML's clock event reasons that slow a busy GPU down; idle, set clocks and the display's are none."""
+REASON_CALLS: Final = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+"""The call that returns them, and what it was called before."""
 NVML_CLOCKS: Final = {"sm": 1, "memory": 2}
 """NVML's numbers of the clocks."""
 
@@ -32,7 +34,7 @@ def device_name(kind: str) -> str:
     if kind == "cuda":
         import torch
 
-        return str(torch.cuda.get_device_name(0))
+        return str(torch.cuda.get_device_name(torch.cuda.current_device()))
     return cpu_name()
 
 
@@ -78,23 +80,35 @@ class Nvml:
         try:
             self._nvml = _library()
             self._nvml.nvmlInit()
-            self._handles = [self._handle(each) for each in devices]
         except Exception:  # no library, no driver, no permission: then nobody can tell
             self._nvml = None
+            return
+        try:
+            self._handles = [self._handle(each) for each in devices]
+        except Exception:  # a device that this library does not know; the driver's version can still be told
+            self._handles = []
 
     def _handle(self, device: int) -> Any:
+        """Return NVML's handle of a device; of a part of one (MIG) that of the whole, whose clocks it has."""
         import torch
 
         found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
         if found is None:
             return self._nvml.nvmlDeviceGetHandleByIndex(device)
-        return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{found}".encode())
+        try:
+            return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{found}".encode())
+        except Exception:  # the error has another class in every copy of the library
+            part = self._nvml.nvmlDeviceGetHandleByUUID(f"MIG-{found}".encode())
+            return self._nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part)
 
     def driver(self) -> str | None:
         """Return the driver's version."""
         if self._nvml is None:
             return None
-        version = self._nvml.nvmlSystemGetDriverVersion()
+        try:
+            version = self._nvml.nvmlSystemGetDriverVersion()
+        except Exception:  # as in some containers
+            return None
         return version.decode() if isinstance(version, bytes) else str(version)
 
     def seen(self) -> Seen | None:
@@ -111,17 +125,18 @@ class Nvml:
         return Seen(clocks, self._throttled())
 
     def _throttled(self) -> tuple[str, ...] | None:
-        ask = getattr(self._nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-        ask = ask or getattr(self._nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
-        if ask is None:
-            return None
-        try:
+        for name in REASON_CALLS:
+            ask = getattr(self._nvml, name, None)
+            if ask is None:
+                continue
             bits = 0
-            for handle in self._handles:
-                bits |= int(ask(handle))
-        except Exception:  # as above
-            return None
-        return tuple(reason for bit, reason in REASONS.items() if bits & bit)
+            try:
+                for handle in self._handles:
+                    bits |= int(ask(handle))
+            except Exception:  # a library newer than the driver has the new name, and the driver only the old one
+                continue
+            return tuple(reason for bit, reason in REASONS.items() if bits & bit)
+        return None
 
 
 def _library() -> Any:

@@ -1,14 +1,18 @@
 """Steps of a Llama-shaped decoder in torch alone, as an engine that a plan can be run on: for parts and machines without vLLM.
 
-Decode steps are replayed from a CUDA graph on a GPU; steps with a prompt are launched kernel by kernel. Contexts stay as they are from one
-repeat to the next. There is no scheduler, so the overheads are those of torch and not of a server.
+On a GPU every step is replayed from a CUDA graph of its own, as its shapes stay the same; launched one by one from Python, the kernels of
+short prompts would wait for their launches. Contexts stay as they are from one repeat to the next. There is no scheduler, so the overheads
+are those of torch and not of a server. Attention on a GPU is FlashAttention in every step where the device has it: cuDNN's, which torch
+may prefer, knows no chunk on a context and plans every new shape.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, cast
 
 from costmodel.architecture.families import architecture_from_config
 from costmodel.hardware.errors import InputError
@@ -16,15 +20,21 @@ from costmodel.validation.backends.asked import TORCH_NAMES, Asked, find_files, 
 from costmodel.validation.backends.devices import Nvml, device_name, profile_of, versions
 from costmodel.validation.backends.torch_llama import Llama, shape_of
 from costmodel.validation.measurements.files import Sample
-from costmodel.validation.measurements.measuring import Seen, TimeIsUp
+from costmodel.validation.measurements.measuring import WATCH_SECONDS, Missed, Seen, TimeIsUp
 from costmodel.validation.measurements.plan import ROOM, Limits, Point
 from costmodel.validation.measurements.types import Clock, Engine, Header, Machine, Model
 
 BLOCK: Final = 16
 """Contexts are whole multiples of it, as those of vLLM on a GPU."""
 KV_SHARE: Final = 0.5
-"""Share of the free memory for the KV cache; attention over a cached context copies it for all heads of a group."""
+"""Share of the free memory for the KV cache; the rest is for activations, and for copies of a cache where kernels cannot share heads."""
 CPU_KV_BYTES: Final = 2**30
+SET_UP_COST: Final = 0.05
+"""A cached token is made of random numbers, not computed."""
+ATTENTION: Final = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
+"""torch's names of the kernels that attention may run on, on a GPU."""
+BUSY_SECONDS: Final = 0.02
+"""For so long the device computes while clocks are looked at [s]."""
 WARM_UPS: Final = 2
 """Steps that are not counted: the first of a shape chooses kernels."""
 
@@ -42,23 +52,36 @@ def import_torch() -> Any:
     return torch
 
 
+def device_kind(asked: str | None) -> str:
+    """Return the kind of device to compute on: the one asked for, else a GPU if there is one.
+
+    Raises:
+        InputError: a GPU is asked for, and torch finds none.
+    """
+    there = bool(import_torch().cuda.is_available())
+    if asked == "cuda" and not there:
+        raise InputError("torch finds no GPU here; --device cpu measures the CPU")
+    return asked or ("cuda" if there else "cpu")
+
+
 class TorchEngine:
     """A Llama-shaped decoder that runs the steps of a plan.
 
     Args:
         asked: configuration and limits; ``random_weights`` is implied.
+        device: ``cuda``, ``cpu``, or None for a GPU if there is one.
 
     Raises:
-        InputError: torch is missing, no such model, or it does not fit.
+        InputError: torch is missing, no such device or model, or it does not fit.
     """
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Asked, device: str | None = None) -> None:
         self._files = find_files(asked)
         architecture = architecture_from_config(self._files.config, self._files.name, self._files.quant)
         self._shape = shape_of(architecture)
         self._asked = asked
         self._torch = torch = import_torch()
-        self._kind = "cuda" if torch.cuda.is_available() else "cpu"
+        self._kind = device_kind(device)
         self._dtype = short_dtype(asked.dtype) or architecture.dtype
         if self._dtype not in TORCH_NAMES:
             raise InputError(
@@ -70,6 +93,9 @@ class TorchEngine:
             )
         self._profile = profile_of("" if asked.gpu else device_name(self._kind), asked.gpu)
         self._nvml = Nvml([torch.cuda.current_device()]) if self._kind == "cuda" else None
+        self._looked = -math.inf
+        self._seen: Seen | None = None
+        self._stream = torch.cuda.Stream() if self._kind == "cuda" else None
         self._threads = torch.get_num_threads() if self._kind == "cpu" else None
         self.clock: Clock = self._choose_clock()
         kind = getattr(torch, TORCH_NAMES[self._dtype])
@@ -81,6 +107,8 @@ class TorchEngine:
                 "take a smaller model or --dtype"
             )
         self._model = Llama(self._shape, self._kind, kind, asked.seed)
+        self._graphs = self._kind == "cuda" and not asked.enforce_eager
+        self._graphs = self._graphs and self._captures()
         self.limits = self._limits(element)
 
     def _choose_clock(self) -> Clock:
@@ -103,11 +131,11 @@ class TorchEngine:
             model_tokens=asked.max_model_len or min(longest, 32768 if on_gpu else 4096),
             kv_tokens=int(room / self._shape.kv_bytes(element)),
             block_tokens=BLOCK,
+            set_up_cost=SET_UP_COST,
         )
 
     def header(self) -> Header:
         """Return what is the same for all steps."""
-        graphs = self._kind == "cuda" and not self._asked.enforce_eager
         return Header(
             source="probe",
             engine=Engine(
@@ -117,7 +145,8 @@ class TorchEngine:
                 flags={
                     "device": self._kind,
                     "dtype": TORCH_NAMES[self._dtype],
-                    "cuda_graphs": graphs,
+                    "cuda_graphs": self._graphs,
+                    **({"sdpa_backends": ", ".join(ATTENTION)} if self._kind == "cuda" else {}),
                     "max_num_batched_tokens": self.limits.token_budget,
                     "max_num_seqs": self.limits.sequences,
                     "max_model_len": self.limits.model_tokens,
@@ -144,20 +173,45 @@ class TorchEngine:
 
     def run(self, point: Point, repeats: int, deadline: float) -> list[Sample]:
         """Run the point's step so many times after some that are not counted."""
-        with self._torch.inference_mode():
-            step = self._prepared(point)
-            found = []
-            for _ in range(repeats):
-                if time.monotonic() >= deadline:
-                    raise TimeIsUp
-                wall, cpu = time.perf_counter(), time.process_time()
-                step().cpu()  # waits for the device, as a server does for the tokens
-                wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-                found.append(self._sample(point, wall, cpu))
+        reason = "the memory of the device is too small"
+        try:
+            with self._torch.inference_mode(), self._kernels():
+                return self._repeated(point, repeats, deadline)
+        except self._torch.OutOfMemoryError:
+            pass  # the caches go with the error, so only behind it is memory free again
+        except RuntimeError as error:
+            if self._kind != "cuda":
+                raise
+            reason = _first_line(error)
+        self._wait()  # raises where the device itself has failed, after which nothing works any more
+        self._torch.cuda.empty_cache()
+        raise Missed(reason)
+
+    def _captures(self) -> bool:
+        """Tell whether a step with all kinds of attention in it can be captured on this device."""
+        try:
+            with self._torch.inference_mode(), self._kernels():
+                self._prepared(Point("mixed", (BLOCK, BLOCK), 1, BLOCK, held_out=True))
+        except RuntimeError:
+            self._wait()
+            return False
+        return True
+
+    def _repeated(self, point: Point, repeats: int, deadline: float) -> list[Sample]:
+        step = self._prepared(point)
+        found = []
+        for _ in range(repeats):
+            if time.monotonic() >= deadline:
+                raise TimeIsUp
+            wall, cpu = time.perf_counter(), time.process_time()
+            step().cpu()  # waits for the device, as a server does for the tokens
+            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            found.append(self._sample(point, wall, cpu))
+        self._look(step, found)
         return found
 
     def _prepared(self, point: Point) -> Callable[[], Any]:
-        """Return the step, warm, with its caches in place."""
+        """Return the step, warm, with its caches in place and nothing left to do on the device."""
         torch, model = self._torch, self._model
         chunk = point.chunk or (0, 0)
         prompt = model.cache(1, sum(chunk)) if point.chunk else None
@@ -167,13 +221,18 @@ class TorchEngine:
         def run() -> Any:
             return model.step(tokens, prompt, decodes, chunk, point.context)
 
-        for _ in range(WARM_UPS):
-            run()
-        if self._kind != "cuda" or point.chunk or self._asked.enforce_eager:
+        if not self._graphs:
+            for _ in range(WARM_UPS):
+                run()
+            self._wait()
             return run
+        self._wait()
+        # Warm on the stream of the capture, which must not be the first to need a library's memory there.
+        with torch.cuda.stream(self._stream):
+            for _ in range(WARM_UPS):
+                run()
         graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=self._stream):  # waits for the device first
             result = run()
 
         def replay() -> Any:
@@ -181,8 +240,30 @@ class TorchEngine:
             return result
 
         replay()
-        torch.cuda.synchronize()
+        self._wait()
         return replay
+
+    def _wait(self) -> None:
+        if self._kind == "cuda":
+            self._torch.cuda.synchronize()
+
+    def _kernels(self) -> AbstractContextManager[Any]:
+        """Return within what steps run: on a GPU without cuDNN's attention."""
+        if self._kind != "cuda":
+            return nullcontext()
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        return cast("AbstractContextManager[Any]", sdpa_kernel([getattr(SDPBackend, name) for name in ATTENTION]))
+
+    def _look(self, step: Callable[[], Any], samples: Sequence[Sample]) -> None:
+        """Ask for clocks and throttling while the device computes: an idle one tells nothing."""
+        if self._nvml is None or time.monotonic() < self._looked + WATCH_SECONDS:
+            return
+        self._looked = time.monotonic()
+        for _ in range(math.ceil(BUSY_SECONDS / max(samples[-1].seconds, 1e-6))):
+            step()
+        self._seen = self._nvml.seen()
+        self._wait()
 
     def _sample(self, point: Point, wall: float, cpu: float) -> Sample:
         on_cpu = self.clock == "cpu"
@@ -197,14 +278,19 @@ class TorchEngine:
         )
 
     def seen(self) -> Seen | None:
-        """Look at clocks and throttling now."""
-        return self._nvml.seen() if self._nvml is not None else None
+        """Return clocks and throttling as they were when they were last looked at."""
+        return self._seen
 
     def close(self) -> None:
         """Free the memory."""
+        self._wait()
         del self._model
         if self._kind == "cuda":
             self._torch.cuda.empty_cache()
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def memory_bytes() -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,8 @@ class Llama:
             for _ in range(shape.layers)
         ]
         self.norm = torch.ones(d, device=device, dtype=dtype)
+        half = shape.head_dim // 2
+        self._turns = 10000.0 ** (-torch.arange(half, device=device, dtype=torch.float32) / half)
 
     def cache(self, sequences: int, tokens: int) -> list[tuple[Any, Any]]:
         """Return keys and values of every layer, for sequences of one length."""
@@ -167,9 +169,7 @@ class Llama:
     def _rotation(self, positions: Any) -> tuple[Any, Any]:
         import torch
 
-        half = self.shape.head_dim // 2
-        rates = 10000.0 ** (-torch.arange(half, device=self.device, dtype=torch.float32) / half)
-        angles = positions.to(torch.float32)[:, None] * rates
+        angles = positions.to(torch.float32)[:, None] * self._turns
         return angles.cos().to(self.dtype)[:, None, :], angles.sin().to(self.dtype)[:, None, :]
 
 
@@ -184,27 +184,40 @@ def _rotated(vectors: Any, turn: tuple[Any, Any]) -> Any:
 def _prompt_attention(cache: tuple[Any, Any], queries: Any, keys: Any, values: Any, cached: int) -> Any:
     """Attend a chunk to the cache and itself; writes its keys and values into the cache."""
     from torch.nn.attention.bias import causal_lower_right
-    from torch.nn.functional import scaled_dot_product_attention
 
     new = queries.shape[0]
     end = cached + new
     cache[0][0, :, cached:end] = keys.transpose(0, 1)
     cache[1][0, :, cached:end] = values.transpose(0, 1)
-    groups = queries.shape[1] // keys.shape[1]
-    seen = [each[:, :, :end].repeat_interleave(groups, dim=1) if cached else each[:, :, :end] for each in cache]
-    mask: dict[str, Any] = (
-        {"attn_mask": causal_lower_right(new, end)} if cached else {"is_causal": True, "enable_gqa": groups > 1}
-    )
-    attended = scaled_dot_product_attention(queries.transpose(0, 1)[None], *seen, **mask)
-    return attended[0].transpose(0, 1)
+    mask = {"attn_mask": causal_lower_right(new, end)} if cached else {"is_causal": True}
+    return _attention(queries.transpose(0, 1)[None], [each[:, :, :end] for each in cache], mask)[0].transpose(0, 1)
 
 
 def _decode_attention(cache: tuple[Any, Any], queries: Any, keys: Any, values: Any, context: int) -> Any:
     """Attend one token of every sequence to its cache; writes its key and value there."""
-    from torch.nn.functional import scaled_dot_product_attention
-
     cache[0][:, :, context] = keys
     cache[1][:, :, context] = values
-    seen = [each[:, :, : context + 1] for each in cache]
-    attended = scaled_dot_product_attention(queries[:, :, None], *seen, enable_gqa=queries.shape[1] > keys.shape[1])
-    return attended[:, :, 0]
+    return _attention(queries[:, :, None], [each[:, :, : context + 1] for each in cache], {})[:, :, 0]
+
+
+def _attention(queries: Any, seen: Sequence[Any], mask: Mapping[str, Any]) -> Any:
+    """Attend queries (sequences, heads, tokens, dimension) to keys and values, whose heads serve several heads of the queries each."""
+    from torch.nn.functional import scaled_dot_product_attention
+
+    groups = queries.shape[1] // seen[0].shape[1]
+    if groups > 1 and not _shares_heads(queries, seen, mask):
+        seen, groups = [each.repeat_interleave(groups, dim=1) for each in seen], 1
+    return scaled_dot_product_attention(queries, *seen, **mask, **({"enable_gqa": True} if groups > 1 else {}))
+
+
+def _shares_heads(queries: Any, seen: Sequence[Any], mask: Mapping[str, Any]) -> bool:
+    """Tell whether the kernel reads a shared head once; of the other kernels, one multiplies out all pairs, the other knows no groups.
+
+    On a GPU FlashAttention does (bf16 and fp16 from Ampere on), and on a CPU all but the masked one.
+    """
+    from torch.backends.cuda import SDPAParams, can_use_flash_attention
+
+    if queries.device.type == "cpu":
+        return "attn_mask" not in mask
+    causal = bool(mask.get("is_causal", False))
+    return bool(can_use_flash_attention(SDPAParams(queries, *seen, None, 0.0, causal, True)))

@@ -1,6 +1,8 @@
 """Rates of a device as torch gets them: copies, reads and matrix products. They make a profile for a part that nobody has described.
 
-What is measured is below the datasheet, so a roofline on such a profile is no floor, only a good guess of one.
+What is measured is below the datasheet, so a roofline on such a profile is no floor, only a good guess of one. It must not be far below:
+steps that are faster than it cannot be fitted. So every rate is the best of several sizes, in rounds, since what disturbs one round is
+often gone in the next.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,10 +20,10 @@ from costmodel.hardware.errors import InputError
 from costmodel.hardware.profile import ComputeDtype, Figure, GpuProfile, Link, Source
 from costmodel.validation.backends.asked import now
 from costmodel.validation.backends.devices import Nvml, device_name, versions
-from costmodel.validation.backends.torch_engine import import_torch
+from costmodel.validation.backends.torch_engine import device_kind, import_torch
 
 SOURCE: Final = "probe"
-SIZES: Final = {"cuda": (2048, 4096, 8192), "cpu": (256, 512, 1024, 2048)}
+SIZES: Final = {"cuda": (2048, 4096, 8192, 16384), "cpu": (256, 512, 1024, 2048)}
 """Sides of the square matrices that are multiplied, ascending: a larger one only while there is time."""
 COPIED: Final = {"cuda": 2**30, "cpu": 2**27}
 """Bytes of a copy: far more than any cache."""
@@ -32,10 +35,20 @@ PRODUCTS: Final[dict[ComputeDtype, str]] = {
     "fp16": "float16",
     "fp8": "float8_e4m3fn",
     "int8": "int8",
+    "fp4": "float4_e2m1fn_x2",
 }
 """costmodel's names of compute dtypes, and torch's of their operands."""
 LEAST_SHARE: Final = 0.1
-"""A dtype slower than this share of the fastest one is emulated, and is no dtype to compute in."""
+"""A dtype slower than this share of the fastest 16-bit or fp32 one is emulated, and is no dtype to compute in."""
+PLAIN: Final = ("fp32", "bf16", "fp16")
+"""Dtypes that a plain product takes."""
+ROUNDS: Final = 3
+"""How often everything is measured; the best counts."""
+BATCH_SECONDS: Final = 0.005
+"""Kernels of a GPU are timed back to back for about so long, so that a launch is hidden behind the kernel before it."""
+MOST_BATCHED: Final = 100
+BROKEN: Final = (RuntimeError, AttributeError, TypeError, NotImplementedError)
+"""What torch raises for what a device, or this torch, does not have; memory that is not there is among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +95,42 @@ def probe(device: str | None, seconds: float, name: str | None = None) -> Probe:
         InputError: torch is missing, or there is no such device.
     """
     torch = import_torch()
-    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise InputError("torch finds no GPU here; --device cpu measures the CPU")
-    share = seconds / (len(PRODUCTS) + 3)
-    with torch.inference_mode():
-        rates = list(_bandwidths(kind, share))
-        products = {dtype: rate for dtype in PRODUCTS if (rate := _product(dtype, kind, share)) is not None}
-        link = _link(kind, share)
-    fastest = max(rate.value for rate in products.values())
-    kept = {dtype: rate for dtype, rate in products.items() if rate.value >= LEAST_SHARE * fastest or dtype == "fp32"}
+    kind = device_kind(device)
+    bandwidths, products, link = _rounds(kind, seconds)
+    plain = [rate.value for dtype, rate in products.items() if dtype in PLAIN]
+    if not bandwidths or not plain:
+        raise InputError(f"torch computes nothing on this {kind} device; does `torch.ones(1, device='{kind}')` work?")
+    kept = {
+        dtype: rate for dtype, rate in products.items() if rate.value >= LEAST_SHARE * max(plain) or dtype == "fp32"
+    }
     title = name or device_name(kind)
-    profile = _profile(title, kind, rates, kept, link)
-    every = (*rates, *kept.values(), *([link] if link else []))
+    profile = _profile(title, kind, bandwidths, kept, link)
+    every = (*bandwidths, *kept.values(), *([link] if link else []))
     return Probe(profile, every, versions(Nvml([torch.cuda.current_device()]) if kind == "cuda" else None))
+
+
+def _rounds(kind: str, seconds: float) -> tuple[list[Rate], dict[ComputeDtype, Rate], Rate | None]:
+    """Return the best rates of memory, of products by dtype, and of the link, of several rounds."""
+    share = seconds / (ROUNDS * (len(PRODUCTS) + 3))
+    bandwidths: dict[str, Rate] = {}
+    products: dict[ComputeDtype, Rate] = {}
+    link: Rate | None = None
+    with import_torch().inference_mode():
+        for index in range(ROUNDS):
+            with suppress(*BROKEN):  # what came before the failure counts
+                for rate in _bandwidths(kind, share):
+                    bandwidths[rate.what] = _better(bandwidths.get(rate.what), rate)
+            for dtype in PRODUCTS if index == 0 else tuple(products):
+                if (found := _product(dtype, kind, share)) is not None:
+                    products[dtype] = _better(products.get(dtype), found)
+            with suppress(*BROKEN):  # memory that cannot be pinned
+                if (moved := _link(kind, share)) is not None:
+                    link = _better(link, moved)
+    return list(bandwidths.values()), products, link
+
+
+def _better(one: Rate | None, other: Rate) -> Rate:
+    return other if one is None or other.value > one.value else one
 
 
 def _profile(
@@ -140,7 +175,8 @@ def _sizes(kind: str) -> tuple[float, dict[str, Figure]]:
     """Return the device's memory [B], and what the driver says of caches, units and power."""
     if kind == "cpu":
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")), {}
-    properties = import_torch().cuda.get_device_properties(0)
+    cuda = import_torch().cuda
+    properties = cuda.get_device_properties(cuda.current_device())
     found = {"compute_units": properties.multi_processor_count, "l2_cache": getattr(properties, "L2_cache_size", 0)}
     figures = {
         key: Figure(value=float(value), source=SOURCE, note="by the driver") for key, value in found.items() if value
@@ -187,54 +223,99 @@ def _product(dtype: ComputeDtype, kind: str, seconds: float) -> Rate | None:
         if best is not None and time.monotonic() + 8 * 4 * best.seconds > end:  # eight times the work, a few repeats
             break
         each = max(min(seconds / len(SIZES[kind]), end - time.monotonic()), 0)
-        try:
-            ways = _multiplications(dtype, kind, side)
-            shortest = min(best_time(multiply, kind, each / len(ways)) for multiply in ways)
-        except (
-            RuntimeError,
-            AttributeError,
-            TypeError,
-            NotImplementedError,
-        ):  # not on this device, or not in this torch
+        ways = _multiplications(dtype, kind)
+        times = [_time_of(way, dtype, kind, side, each / len(ways)) for way in ways]
+        known = [found for found in times if found is not None]
+        if not known:
             break
+        shortest = min(known)
         rate = Rate(
             f"product in {dtype}", 2.0 * side**3 / shortest, shortest, f"product of matrices of {side} × {side}"
         )
-        if best is None or rate.value > best.value:
-            best = rate
+        best = _better(best, rate)
     return best
 
 
-def _multiplications(dtype: ComputeDtype, kind: str, side: int) -> list[Callable[[], Any]]:
+Way = Callable[[ComputeDtype, str, int], Callable[[], Any]]
+"""From a dtype, a device and the side of two matrices to what multiplies them."""
+
+
+def _time_of(way: Way, dtype: ComputeDtype, kind: str, side: int, seconds: float) -> float | None:
+    """Return the shortest time of a product [s]; None where this device, or this torch, does not have it."""
+    try:
+        return best_time(way(dtype, kind, side), kind, seconds)
+    except BROKEN:
+        return None
+
+
+def _multiplications(dtype: ComputeDtype, kind: str) -> list[Way]:
     """Return the ways in which torch multiplies two matrices.
 
     On a CPU there are two libraries: MKL, which is slow on AMD's, behind a plain product, and oneDNN, which engines use.
     """
+    if dtype == "int8":
+        return [_int8_product]
+    if dtype == "fp8":
+        return [_fp8_product]
+    if dtype == "fp4":
+        return [_fp4_product]
     if dtype == "fp32" and kind == "cpu":
-        return [_plain_product(dtype, kind, side), _onednn_product(side)]
-    return [_plain_product(dtype, kind, side)]
-
-
-def _onednn_product(side: int) -> Callable[[], Any]:
-    torch = import_torch()
-    from torch.utils.mkldnn import to_mkldnn
-
-    layer = to_mkldnn(torch.nn.Linear(side, side, bias=False).eval())
-    rows = torch.randn(side, side).to_mkldnn()
-    return lambda: layer(rows)
+        return [_plain_product, _onednn_product]
+    return [_plain_product]
 
 
 def _plain_product(dtype: ComputeDtype, kind: str, side: int) -> Callable[[], Any]:
     torch = import_torch()
     operand = getattr(torch, PRODUCTS[dtype])
-    if dtype == "int8":
-        left, right = (torch.randint(-8, 8, (side, side), device=kind, dtype=torch.int8) for _ in range(2))
-        return lambda: torch._int_mm(left, right.t())
-    left, right = (torch.randn(side, side, device=kind, dtype=torch.float32).to(operand) for _ in range(2))
-    if dtype == "fp8":
-        scale = torch.ones((), device=kind)
-        return lambda: torch._scaled_mm(left, right.t(), scale, scale, out_dtype=torch.bfloat16)
+    left, right = (torch.randn(side, side, device=kind).to(operand) for _ in range(2))
     return lambda: left @ right.t()
+
+
+def _int8_product(dtype: ComputeDtype, kind: str, side: int) -> Callable[[], Any]:
+    """int8 into int32: more than 16 rows, sides in multiples of 8; the second matrix is transposed, as cuBLAS wants it."""
+    torch = import_torch()
+    left, right = (torch.randint(-8, 8, (side, side), device=kind, dtype=torch.int8) for _ in range(2))
+    return lambda: torch._int_mm(left, right.t())
+
+
+def _fp8_product(dtype: ComputeDtype, kind: str, side: int) -> Callable[[], Any]:
+    """fp8 into bf16 with one fp32 scale each; sides in multiples of 16, the second matrix by columns, sums as engines have them (fast)."""
+    torch = import_torch()
+    fnuz = kind == "cuda" and getattr(torch.version, "hip", None) and torch.cuda.get_device_capability() == (9, 4)
+    operand = torch.float8_e4m3fnuz if fnuz else torch.float8_e4m3fn  # MI300 has a format of its own
+    left, right = (torch.randn(side, side, device=kind).to(operand) for _ in range(2))
+    scale = torch.ones((), device=kind, dtype=torch.float32)
+    return lambda: torch._scaled_mm(
+        left, right.t(), scale, scale, out_dtype=torch.bfloat16, use_fast_accum=kind == "cuda"
+    )
+
+
+def _fp4_product(dtype: ComputeDtype, kind: str, side: int) -> Callable[[], Any]:
+    """nvfp4 into bf16: two numbers a byte along k, an fp8 scale for every 16 of them; as all scales are one, their order is no matter.
+
+    Raises:
+        NotImplementedError: the device is none of NVIDIA's Blackwell.
+    """
+    torch = import_torch()
+    if kind != "cuda" or torch.version.cuda is None or torch.cuda.get_device_capability() < (10, 0):
+        raise NotImplementedError(PRODUCTS["fp4"])
+    left, right = (
+        torch.randint(0, 256, (side, side // 2), device=kind, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+        for _ in range(2)
+    )
+    scales = torch.ones(side * side // 16, device=kind).to(torch.float8_e4m3fn)
+    return lambda: torch._scaled_mm(left, right.t(), scales, scales, out_dtype=torch.bfloat16)
+
+
+def _onednn_product(dtype: ComputeDtype, kind: str, side: int) -> Callable[[], Any]:
+    torch = import_torch()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch about its own code
+        from torch.utils.mkldnn import to_mkldnn
+
+    layer = to_mkldnn(torch.nn.Linear(side, side, bias=False).eval())
+    rows = torch.randn(side, side).to_mkldnn()
+    return lambda: layer(rows)
 
 
 def _link(kind: str, seconds: float) -> Rate | None:
@@ -252,26 +333,47 @@ def _link(kind: str, seconds: float) -> Rate | None:
 def best_time(work: Callable[[], Any], kind: str, seconds: float) -> float:
     """Return the shortest of several repeats, after one that is not counted [s]; at least three, then until the time ends.
 
-    One thread of a CPU is timed by its CPU time, so what else the machine does counts less.
+    One thread of a CPU is timed by its CPU time, so what else the machine does counts less. A GPU is timed by its own events around
+    kernels that follow one another.
     """
-    torch = import_torch()
-    clock = time.process_time if kind == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
     end = time.monotonic() + seconds
-    shortest, repeats = math.inf, 0
     work()
+    timed = _gpu_time(work) if kind == "cuda" else _cpu_time(work)
+    shortest, repeats = math.inf, 0
     while repeats < 3 or time.monotonic() < end:
-        if kind == "cuda":
-            torch.cuda.synchronize()
+        shortest = min(shortest, timed())
+        repeats += 1
+    if kind == "cuda":
+        import_torch().cuda.empty_cache()
+    return shortest
+
+
+def _cpu_time(work: Callable[[], Any]) -> Callable[[], float]:
+    clock = time.process_time if import_torch().get_num_threads() == 1 else time.perf_counter
+
+    def timed() -> float:
         began = clock()
         work()
-        if kind == "cuda":
-            torch.cuda.synchronize()
-        shortest = min(shortest, clock() - began)
-        repeats += 1
-    with suppress(Exception):
-        if kind == "cuda":
-            torch.cuda.empty_cache()
-    return shortest
+        return clock() - began
+
+    return timed
+
+
+def _gpu_time(work: Callable[[], Any]) -> Callable[[], float]:
+    cuda = import_torch().cuda
+    began, ended = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+
+    def batch(size: int) -> float:
+        began.record()
+        for _ in range(size):
+            work()
+        ended.record()
+        ended.synchronize()
+        return float(began.elapsed_time(ended)) / 1e3 / size  # torch has milliseconds
+
+    cuda.synchronize()
+    size = min(max(math.ceil(BATCH_SECONDS / max(batch(1), 1e-9)), 1), MOST_BATCHED)
+    return lambda: batch(size)
 
 
 def to_toml(profile: GpuProfile) -> str:

@@ -43,6 +43,7 @@ class Limits:
         model_tokens: longest sequence (max_model_len).
         kv_tokens: that the KV cache holds.
         block_tokens: of a block of it.
+        set_up_cost: what a token that is put into the KV cache before a step takes, in tokens of a prompt.
     """
 
     token_budget: int
@@ -50,6 +51,7 @@ class Limits:
     model_tokens: int
     kv_tokens: int
     block_tokens: int
+    set_up_cost: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ def plan(limits: Limits, seconds: float, tokens_per_second: float) -> tuple[Poin
         if point.label in {each.label for each in taken}:
             continue
         fresh = _fresh_tokens(point, filled)
-        cost = fresh + _step_cost(point)
+        cost = limits.set_up_cost * fresh + _step_cost(point)
         if taken and (cost > most or cost > left):
             continue
         left -= cost
