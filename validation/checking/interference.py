@@ -19,6 +19,7 @@ from costmodel.simulation.stepping import Progress
 from costmodel.validation.checking.asking import Asked, make_predictor, model_folder
 from costmodel.validation.checking.documents import CheckedFile, Row, make_row
 from costmodel.validation.checking.served import compare
+from costmodel.validation.interference.flags import simulation_options
 from costmodel.validation.measurements.types import Model
 
 
@@ -120,7 +121,7 @@ def check_experiment(
         if asked.model is None and experiment.model is not None:
             known |= {"model": stack.enter_context(model_folder(experiment.model)), "dtype": experiment.model.dtype}
             known |= {"kv_dtype": experiment.model.kv_dtype}
-        known |= _flags(experiment.flags)
+        known |= simulation_options(experiment.flags)
         if experiment.engine in ENGINES:
             known["engine"] = experiment.engine
         options = asked.server(**known)
@@ -170,38 +171,6 @@ def check_experiment(
         notes=(*experiment.notes, *document.warnings),
     )
     return file, rows
-
-
-WHOLE = {
-    "max_num_batched_tokens": "chunk",
-    "max_num_seqs": "max_num_seqs",
-    "max_model_len": "max_model_len",
-    "long_prefill_token_threshold": "long_prefill_token_threshold",
-    "tensor_parallel_size": "tp",
-    "block_size": "block_tokens",
-}
-TRUTHS = {"enable_prefix_caching": "prefix_caching", "enable_chunked_prefill": "chunked_prefill"}
-"""Flags of the server that a simulation takes, and its names for them."""
-
-
-def _flags(flags: dict[str, Any]) -> dict[str, Any]:
-    """Return the flags of the server that a simulation takes, by its names; metrics have them as text."""
-    found: dict[str, Any] = {}
-    for theirs, ours in WHOLE.items():
-        if (number := _whole(flags.get(theirs))) is not None:
-            found[ours] = number
-    for theirs, ours in TRUTHS.items():
-        if str(flags.get(theirs)) in ("True", "False"):
-            found[ours] = str(flags[theirs]) == "True"
-    blocks, size = _whole(flags.get("num_gpu_blocks")), _whole(flags.get("block_size"))
-    if blocks and size:
-        found["kv_tokens"] = (blocks - 1) * size  # one block, the null block, is never given out
-    return found
-
-
-def _whole(value: Any) -> int | None:
-    text = str(value)
-    return int(text) if text.isdecimal() else None
 
 
 def _rows(
