@@ -78,11 +78,11 @@ class Setting:
 
 
 SMALL: Final = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 12,
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 8,
     "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 8000, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
     "tie_word_embeddings": False, "torch_dtype": "float32",
 }  # fmt: skip
-"""A Llama of 43 million parameters: its steps are long beside what HTTP adds, and short enough for a CPU."""
+"""A Llama of 31 million parameters: its steps are long beside what HTTP adds, and short enough for a CPU."""
 
 
 def setting(cpu: bool) -> Setting:

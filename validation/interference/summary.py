@@ -236,13 +236,13 @@ def _result(run: Run, plan: Plan) -> RunResult:
         restarts=sum(run.start < answer.sent <= run.end for answer in run.answers),
         failures=sum(each.outcome == "failed" for each in _everything(run)),
         bundles=sum(gap == 0 for gap in gaps),
-        context_tokens=_mean_context(run, plan),
+        context_tokens=mean_context(run, plan),
         ttft=percentiles([each.first - each.sent for each in run.injections if each.first is not None]),
         lag=run.lag,
     )
 
 
-def _mean_context(run: Run, plan: Plan) -> float:
+def mean_context(run: Run, plan: Plan) -> float:
     """Return the mean context of the streams' steps: prompt and tokens so far, at every token in the run."""
     total, count = 0.0, 0
     for answer in run.answers:
