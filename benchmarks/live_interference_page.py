@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from live_interference import FIGURES, KEPT, Comparison
 
+from costmodel.cli.figures.style import format_seconds
 from costmodel.cli.interfere_telling import Told
 from costmodel.cli.simulate_words import value
 from costmodel.cli.text import count, milliseconds
@@ -31,6 +32,26 @@ def text(found: Comparison) -> str:
         _again(),
     ]
     return "\n".join(parts)
+
+
+def sentences(found: Comparison) -> str:
+    """Return what README.md says under the figure, in one line."""
+    one, small = found.runs
+    record = one.record
+    waits = []
+    for told in found.runs:
+        row = next(row for row in told.summary.predicted if row.what == "spike")
+        waits.append((format_seconds(row.predicted_s), format_seconds(row.measured_s)))
+    chunks, steps = small.compared.spike.spike.chunks if small.compared else 0, small.summary.one_step.steps
+    device = record.machine.device if record.machine else "an unknown machine"
+    return (
+        f"vLLM {one.summary.server.version} with a small random model on a CPU ({device}, {found.cores} cores, one engine thread), "
+        f"{record.plan.streams} streams and a prompt of {count(record.plan.prompt_tokens)} tokens every {record.plan.every_s:g} s: one "
+        f"wait of {waits[0][1]} per prompt (predicted: {waits[0][0]}), or with `--max-num-batched-tokens {_budget(small)}` {steps:g} of up "
+        f"to {waits[1][1]} (predicted: {chunks} of up to {waits[1][0]}). Both predictions are of one calibration, fitted to steps measured "
+        "before any server ran; [docs/interference-measured.md](docs/interference-measured.md) has the tables and the program that does it "
+        "on your machine."
+    )
 
 
 def _head(found: Comparison) -> str:

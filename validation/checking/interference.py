@@ -14,6 +14,7 @@ from costmodel.deployment import deploy
 from costmodel.equations.work import Chunk, Decodes, make_work
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.shipped import ENGINES
+from costmodel.simulation.options import ServerOptions
 from costmodel.simulation.results import Simulation
 from costmodel.simulation.simulating import run_interference
 from costmodel.simulation.stepping import Progress
@@ -187,7 +188,7 @@ def _simulate(
     experiment: Experiment,
     first: float,
     duration: float,
-    options: dict[str, Any],
+    options: ServerOptions,
     progress: Callable[[Progress], None] | None,
 ) -> Simulation:
     """Simulate both runs, so long, with the first prompt then."""
