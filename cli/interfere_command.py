@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +15,7 @@ from costmodel.cli.options import calibration_options, deployment_options, echo_
 from costmodel.hardware.errors import InputError
 
 if TYPE_CHECKING:
-    from costmodel.validation.interference.comparing import Compare
-    from costmodel.validation.interference.records import Record
-    from costmodel.validation.interference.summary import Interference
+    from costmodel.cli.interfere_telling import Told
 
 FIGURES = ("gaps", "percentiles", "timeline")
 DEFAULT_RECORD = Path("interference.jsonl")
@@ -42,11 +37,11 @@ DEFAULT_RECORD = Path("interference.jsonl")
 @click.option("--url", default=None, help="Attach to this OpenAI-compatible server, e.g. http://localhost:8000.")
 @click.option(
     "--from",
-    "record_read",
+    "records_read",
     type=click.Path(path_type=Path),
-    default=None,
+    multiple=True,
     metavar="RECORD",
-    help="Report on a record that is there; no server is asked.",
+    help="Report on a record that is there; no server is asked. Several, such as of two token budgets, share a figure.",
 )
 @load_options
 @click.option("--every", type=float, default=10.0, show_default=True, help="Seconds from one injection to the next.")
@@ -106,81 +101,49 @@ def command(**options: Any) -> int:
     """
     source, output = take_source(options), take_output(options)
     about = take_prediction(options, source)
-    if source.record is not None:
-        return _finish(source.record, output, about, 0)
+    if source.records:
+        return _finish(source.records, output, about, 0)
     if output.record.exists() and not output.force:
         raise InputError(f"{output.record} exists; use --force to replace it")
     check_writable(output.record, output.force)
     code = run_experiment(source, output, options)
-    return _finish(output.record, output, about, code)
+    return _finish([output.record], output, about, code)
 
 
-def _finish(path: Path, output: Output, about: dict[str, Any] | None, code: int) -> int:
-    """Report on a record, and draw it; return the exit code."""
-    from costmodel.validation.interference.records import read_record
-    from costmodel.validation.interference.summary import summarise
+def _finish(paths: Sequence[Path], output: Output, about: dict[str, Any] | None, code: int) -> int:
+    """Report on records, and draw them; return the exit code."""
+    from costmodel.cli.interfere_telling import tell
 
-    record = read_record(path)
-    summary = summarise(record, path.name)
-    compared: Compare | None = None
     missed: list[str] = []
-    with _config_of(record) as folder:
-        if about is not None:
-            about = {**about, "model": about["model"] or folder}
-            try:
-                summary, compared = _compare(record, summary, about)
-            except InputError as error:  # what was measured is told in any case
-                missed.append(f"no prediction: {error}")
-        if output.plot is not None:
-            try:
-                _plot(record, summary, compared, about, output)
-            except InputError as error:
-                missed.append(f"no figure: {error}")
+    found = []
+    for path in paths:
+        told = tell(path, about)
+        found.append(told)
+        missed += [told.missed] if told.missed else []
+    if output.plot is not None:
+        try:
+            _plot(found, output)
+        except InputError as error:
+            missed.append(f"no figure: {error}")
+    summaries = [told.summary for told in found]
     if output.as_json:
-        echo_json(summary)
+        from costmodel.validation.interference.summary import Interferences
+
+        echo_json(summaries[0] if len(summaries) == 1 else Interferences(interferences=tuple(summaries)))
     else:
         from costmodel.cli.interfere_report import report
 
-        click.echo(report(summary))
+        click.echo("\n\n\n".join(map(report, summaries)))
     if missed and code == 0:
-        raise InputError("; ".join(missed))
+        raise InputError("; ".join(dict.fromkeys(missed)))
     for text in missed:
         click.echo(text, err=True)
     return code
 
 
-@contextmanager
-def _config_of(record: Record) -> Iterator[str | None]:
-    """Yield a folder with the config of the model that was served, where the record has it."""
-    if record.model is None:
-        yield None
-        return
-    with tempfile.TemporaryDirectory() as above:
-        folder = Path(above, Path(record.model.name).name or "model")
-        folder.mkdir()
-        (folder / "config.json").write_text(json.dumps(record.model.config), encoding="utf-8")
-        yield str(folder)
-
-
-def _compare(record: Record, summary: Interference, about: dict[str, Any]) -> tuple[Interference, Compare]:
-    from costmodel.validation.interference.comparing import compare
-
-    if about["model"] is None:
-        raise InputError("the prediction needs the model that was served: --model NAME, or its config.json")
-    compared = compare(record, summary, **about)
-    changed = {
-        "predicted": compared.rows,
-        "prediction": compared.about,
-        "warnings": (*summary.warnings, *compared.warnings),
-    }
-    return summary.model_copy(update=changed), compared
-
-
-def _plot(
-    record: Record, summary: Interference, compared: Compare | None, about: dict[str, Any] | None, output: Output
-) -> None:
+def _plot(found: Sequence[Told], output: Output) -> None:
     from costmodel.cli.interfere_figures import draw
 
     assert output.plot is not None
-    draw(output.figure, record, summary, compared, about, output.plot, output.force)
+    draw(output.figure, found, output.plot, output.force)
     click.echo(f"wrote {output.plot}", err=True)

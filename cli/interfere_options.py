@@ -32,12 +32,12 @@ class Source(NamedTuple):
     Attributes:
         serve: folder of a model that is served for the experiment.
         url: of a server that runs.
-        record: of an experiment that was.
+        records: of experiments that were.
     """
 
     serve: Path | None
     url: str | None
-    record: Path | None
+    records: tuple[Path, ...]
 
 
 class Output(NamedTuple):
@@ -77,8 +77,8 @@ def take_source(options: dict[str, Any]) -> Source:
     Raises:
         InputError: none, several, or options of another one.
     """
-    source = Source(options.pop("serve"), options.pop("url"), options.pop("record_read"))
-    if sum(each is not None for each in source) != 1:
+    source = Source(options.pop("serve"), options.pop("url"), options.pop("records_read"))
+    if sum(each not in (None, ()) for each in source) != 1:
         raise InputError("give one of --serve MODEL_DIR, --url URL and --from RECORD")
     if source.serve is None and options["server_flags"]:
         raise InputError("flags behind `--` are for `vllm serve`, which only --serve starts")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.cli.simulate_words import cell
 from costmodel.cli.text import count, milliseconds, percent, plural, seconds, significant, table, wrapped
-from costmodel.simulation.results import SHARES
+from costmodel.simulation.results import SHARES, Result
 from costmodel.validation.interference.summary import Interference, RunResult
 
 MOST_SPIKES = 8
@@ -35,21 +35,24 @@ def _runs(item: Interference) -> str:
     if not named:
         return "Nothing was measured"
     runs = [run for _, run in named]
+    made = item.simulated
+    both: list[RunResult | Result] = [*runs, *([made] if made else [])]
     factor = runs[0].stall_detail.factor
     streams = item.workload.streams
+    blank = ["–"] if made else []
     rows = [
-        ["seconds", *(significant(run.duration_s, 3) for run in runs)],
-        ["gaps per stream", *(count(run.gaps_per_stream) for run in runs)],
+        ["seconds", *(significant(run.duration_s, 3) for run in both)],
+        ["gaps per stream", *(count(run.gaps / streams) for run in both)],
         [
             f"stalls per stream (over {factor:g} × the median)",
-            *(significant(run.stalls / streams, 3) for run in runs),
+            *(significant(run.stalls / streams, 3) for run in both),
         ],
     ]
-    rows += [[f"ITL {name} [ms]", *(cell(run.itl, name) for run in runs)] for name in (*SHARES, "mean")]
-    rows.append(["mean context of a stream", *(count(run.context_tokens) for run in runs)])
-    rows.append(["tokens/s of all streams", *(count(run.tokens_per_s) for run in runs)])
-    rows.append(["client late by, p99 [ms]", *(_lag(run) for run in runs)])
-    return table(rows, ["", *(name for name, _ in named)])
+    rows += [[f"ITL {name} [ms]", *(cell(run.itl, name) for run in both)] for name in (*SHARES, "mean")]
+    rows.append(["mean context of a stream", *(count(run.context_tokens) for run in runs), *blank])
+    rows.append(["tokens/s of all streams", *(count(run.tokens_per_s) for run in runs), *blank])
+    rows.append(["client late by, p99 [ms]", *(_lag(run) for run in runs), *blank])
+    return table(rows, ["", *(name for name, _ in named), *(["simulated"] if made else [])])
 
 
 def _lag(run: RunResult) -> str:

@@ -19,7 +19,7 @@ MOST_PANELS: Final = 4
 MOST_POINTS: Final = 4000
 """More gaps near the median are not all drawn, as they lie on one another; of more high ones, the tallest in each piece of time."""
 HIGH: Final = 1.5
-"""A gap of more than so many medians is high, and drawn with a stem."""
+"""A gap of more than so many medians is high and drawn with a stem, where a panel does not say otherwise."""
 _LOG_FROM: Final = 60.0
 """A longest gap of more than so many medians needs a logarithmic axis."""
 
@@ -42,6 +42,8 @@ class Panel(NamedTuple):
     """Median TTFT of the prompts [s]; None to leave it out."""
     height: float | None = None
     """What the equations say of the spike [s]; None for no line."""
+    high: float = HIGH
+    """A gap of more than so many medians is high."""
 
 
 def check_panels(count: int) -> None:
@@ -106,10 +108,10 @@ def _draw(axes: Axes, panel: Panel, unit: float, duration: float, narrow: bool) 
     ends, gaps = np.asarray(panel.ends), np.asarray(panel.gaps) / unit
     bottom = axes.get_ylim()[0]
     usual = panel.usual / unit
-    high = np.flatnonzero(gaps > HIGH * usual)
+    high = np.flatnonzero(gaps > panel.high * usual)
     if len(high) > MOST_POINTS:
         high = _tallest(ends, gaps, high, duration)
-    floor = np.flatnonzero(gaps <= HIGH * usual)
+    floor = np.flatnonzero(gaps <= panel.high * usual)
     floor = floor[:: max(math.ceil(len(floor) / MOST_POINTS), 1)]
     axes.vlines(ends[high], bottom, gaps[high], color=style.VERMILLION, linewidth=1.1, zorder=2)
     axes.plot(ends[floor], gaps[floor], ".", color=style.BLUE, markersize=2.5, zorder=3, rasterized=True)
@@ -139,7 +141,7 @@ def _name(panel: Panel, narrow: bool) -> str:
     if len(panel.gaps):
         usual, most = panel.usual, panel.longest
         remarks = [f"longest gap {style.format_seconds(most)}"]
-        if most <= HIGH * usual:
+        if most <= panel.high * usual:
             remarks = [f"no gap over {style.format_seconds(most)}"]
         elif not narrow and panel.ttft is None:
             remarks.insert(0, f"median {style.format_seconds(usual)}")
@@ -153,9 +155,9 @@ def _add_legend(figure: Figure, panels: Sequence[Panel]) -> None:
     entries: list[tuple[Any, str]] = [
         (Line2D([], [], color=style.BLUE, linewidth=3), "usual gaps"),
     ]
-    if any(panel.longest > HIGH * panel.usual for panel in panels):
+    if any(panel.longest > panel.high * panel.usual for panel in panels):
         stem = Line2D([], [], color=style.VERMILLION, marker="o", linewidth=1.1)
-        entries.append((stem, f"gaps over {HIGH:g} × the median"))
+        entries.append((stem, f"gaps over {panels[0].high:g} × the median"))
     if any(0 < len(set(panel.injections)) <= style.MOST_MARKS for panel in panels):
         entries.append(
             (

@@ -23,6 +23,10 @@ class Ladder(NamedTuple):
     name: str
     rungs: Mapping[str, float]
     """Percentile → seconds, in the order in which they are drawn."""
+    look: int | None = None
+    """Of :data:`~costmodel.cli.figures.style.LOOKS`; None for the next."""
+    hollow: bool = False
+    """Dashed, with hollow markers: a prediction beside the curve of the same look, which is then solid."""
 
 
 def draw_ladder(ladders: Sequence[Ladder], what: str, title: str, foot: str) -> Figure:
@@ -47,10 +51,16 @@ def draw_ladder(ladders: Sequence[Ladder], what: str, title: str, foot: str) -> 
         figure = style.new_figure()
         style.add_frame(figure, title, foot)
         axes = figure.subplots()
-        for ladder, (color, line, marker) in zip(ladders, style.LOOKS, strict=False):
+        beside = {ladder.look for ladder in ladders if ladder.hollow}
+        for index, ladder in enumerate(ladders):
+            color, line, marker = style.LOOKS[index if ladder.look is None else ladder.look]
+            if ladder.look in beside:
+                line = style.DASHED if ladder.hollow else "-"
             axes.plot(
                 range(len(names)), [value / unit for value in ladder.rungs.values()], color=color, linestyle=line, marker=marker,
-                linewidth=2.6, markersize=10, markeredgecolor="white", markeredgewidth=0.8, clip_on=False, zorder=3,
+                linewidth=2.6, markersize=10, clip_on=False, zorder=4 if ladder.hollow else 3,
+                markerfacecolor="white" if ladder.hollow else color, markeredgecolor=color if ladder.hollow else "white",
+                markeredgewidth=2.0 if ladder.hollow else 0.8,
             )  # fmt: skip
         _scale(axes, names, [height / unit for height in heights])
         axes.set_xlabel("percentile")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -20,9 +21,12 @@ class Injected(NamedTuple):
 
     sent: float
     first: float
-    spike: tuple[float, float] | None
+    spike: tuple[float, float] | None = None
     """When its spike began and ended."""
-    height: float | None
+    height: float | None = None
+    """Longest gap."""
+    steps: int = 1
+    """High gaps."""
 
 
 def draw_tokens(
@@ -74,15 +78,22 @@ def draw_tokens(
         axes.set_xlabel(f"time since the prompt was sent ({name})")
         if injected.spike is not None and injected.height is not None:
             begin, end = ((moment - injected.sent) / unit for moment in injected.spike)
-            axes.text(
-                (begin + end) / 2,
-                (len(rows) - 1) / 2,
-                f"no token for\n{style.format_seconds(injected.height)}" if end - begin > 0 else "",
-                ha="center",
-                va="center",
-                size=style.TEXT_SIZE,
-                weight="bold",
-                bbox={"facecolor": style.PALE, "edgecolor": "none", "pad": 3},
-            )
+            _say(axes, (begin + end) / 2, len(rows), injected)
         style.settle(figure)
     return figure
+
+
+def _say(axes: Axes, middle: float, rows: int, injected: Injected) -> None:
+    """Say how long the streams wait: in the empty middle of one gap, or above several, where no token is hidden."""
+    assert injected.height is not None
+    longest = style.format_seconds(injected.height)
+    if injected.steps <= 1:
+        around = {"facecolor": style.PALE, "edgecolor": "none", "pad": 3}
+        axes.text(
+            middle, (rows - 1) / 2, f"no token for\n{longest}", ha="center", va="center", size=style.TEXT_SIZE, weight="bold", bbox=around,
+        )  # fmt: skip
+        return
+    axes.annotate(
+        f"{injected.steps} gaps of up to {longest}", (middle, 1), (0, 6), xycoords=("data", "axes fraction"),
+        textcoords="offset points", ha="center", va="bottom", size=style.TEXT_SIZE, weight="bold", annotation_clip=False,
+    )  # fmt: skip

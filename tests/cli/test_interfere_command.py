@@ -3,13 +3,17 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from matplotlib.text import Text
 
+from costmodel.cli.interfere_figures import percentiles
+from costmodel.cli.interfere_telling import tell
 from costmodel.validation.interference.records import read_record
 from tests.cli.runner import SCRIPT, parse, refusal, run
 from tests.interference.misbehaving import Behaviour, serving
@@ -250,3 +254,60 @@ def test_prompts_longer_than_the_model_takes():
     with serving(Behaviour()) as address:
         message = refusal(f"interfere --url {address} --prompt 5000")
     assert "--prompt 5,000: the server takes sequences of up to 4,096 tokens" in message
+
+
+@pytest.fixture(scope="module")
+def chunked(tmp_path_factory):
+    """The record of a server that takes the same prompts in four steps."""
+    path = tmp_path_factory.mktemp("record") / "small.jsonl"
+    with serving(Behaviour(chunks=4)) as address:
+        result = interfere(address, f"--record {path} --json --chunk 256")
+    assert result.exit_code == 0, result.stderr
+    return path
+
+
+def test_the_run_is_simulated_beside(recorded):
+    _, path = recorded
+    asked = f"interfere --from {path} --gpu h100 --model Llama-3.1-8B"
+    document = parse(run(f"{asked} --json").stdout)
+    simulated, injected = document["simulated"], document["injected"]
+    assert simulated["duration_s"] == pytest.approx(injected["duration_s"])
+    assert simulated["requests"]["done"] == len(document["injections"])
+    assert simulated["stalls"] >= 2 * len(document["injections"])
+    [heading] = [line for line in run(asked).stdout.splitlines() if "baseline" in line and "injected" in line]
+    assert heading.split() == ["baseline", "injected", "simulated"]
+
+
+def test_several_records_share_a_figure(recorded, chunked):
+    document, path = recorded
+    asked = f"interfere --from {path} --from {chunked} --gpu h100 --model Llama-3.1-8B"
+    together = parse(run(f"{asked} --json").stdout)
+    assert together["schema"] == "costmodel.interferences/1"
+    assert [each["record"] for each in together["interferences"]] == ["r.jsonl", "small.jsonl"]
+    assert together["interferences"][0]["injections"] == document["injections"]
+    text = run(asked).stdout
+    assert text.count("Did a prompt go through in one step?") == 2
+    for figure in ("gaps", "percentiles"):
+        result = run(f"{asked} --plot both-{figure}.png --figure {figure}")
+        assert result.exit_code == 0, result.stderr
+        assert os.path.getsize(f"both-{figure}.png") > 20_000
+    refused = run(f"{asked} --plot timeline.png --figure timeline")
+    assert refused.exit_code == 2
+    assert "--figure gaps takes several" in refused.stderr
+    assert not os.path.exists("timeline.png")
+
+
+def test_figures_of_several_records_name_their_budgets(recorded, chunked):
+    found = [tell(path, {"gpu": "h100", "model": "Llama-3.1-8B"}) for path in (recorded[1], chunked)]
+    figure = percentiles(found)
+    texts = " ".join(text.get_text() for text in figure.findobj(Text))
+    for words in ("one step, measured", "one step, predicted", "budget 256, measured", "budget 256, predicted"):
+        assert words in texts
+    title = str(figure.get_label())
+    assert re.match(
+        r"Budget 256: a prompt of 1,000 tokens makes every stream wait \d+ times for up to [\d.]+ ms", title
+    )
+    assert ("instead of once" in title) == (found[0].summary.one_step.steps == 1)
+    solid, dashed = figure.axes[0].lines[:2]
+    assert solid.get_color() == dashed.get_color()
+    assert solid.get_linestyle() == "-" != dashed.get_linestyle()

@@ -18,6 +18,7 @@ from costmodel.cli.figures.distribution import Curve, draw_distribution
 from costmodel.cli.figures.itl import MOST_POINTS, Panel, draw_itl
 from costmodel.cli.figures.ladder import Ladder, draw_ladder
 from costmodel.cli.figures.load import Course, draw_load
+from costmodel.cli.figures.tokens import Injected, draw_tokens
 from costmodel.cli.simulate_figures import KINDS, check_count
 from costmodel.hardware.errors import InputError
 from costmodel.simulation.pools import Pools
@@ -225,3 +226,39 @@ def test_many_injections_are_not_marked_one_by_one() -> None:
     axes = drawn("itl", "often").axes[1]
     assert all(line.get_marker() != "^" for line in axes.lines)
     assert any(line.get_marker() == "^" for line in drawn("itl", "default").axes[1].lines)
+
+
+def test_a_prediction_has_the_look_of_what_it_is_about(collisions: Callable[[Figure], list[str]]) -> None:
+    rungs = {"p50": 0.016, "p90": 0.024, "p99": 0.1, "p99.9": 0.15, "max": 0.33}
+    high = {"p50": 0.0161, "p90": 0.022, "p99": 0.05, "p99.9": 0.63, "max": 0.655}
+    ladders = [
+        Ladder("one step, measured", high, 0),
+        Ladder("one step, predicted", high, 0, hollow=True),
+        Ladder("budget 256, measured", rungs, 1),
+        Ladder("budget 256, predicted", rungs, 1, hollow=True),
+        Ladder("baseline", dict.fromkeys(rungs, 0.013), 2),
+    ]
+    figure = draw_ladder(ladders, "gap", "title", "foot")
+    assert collisions(figure) == []
+    curves = [line for line in figure.axes[0].lines if len(line.get_xdata()) == len(rungs)]
+    for measured, predicted in ((0, 1), (2, 3)):
+        one, other = curves[measured], curves[predicted]
+        assert (one.get_color(), one.get_marker()) == (other.get_color(), other.get_marker())
+        assert one.get_linestyle() == "-" != other.get_linestyle()
+        assert other.get_markerfacecolor() == "white" != one.get_markerfacecolor()
+
+
+@pytest.mark.parametrize("steps", [1, 9])
+def test_the_label_of_a_spike_hides_no_token(steps: int, texts: Callable[[Figure], list[Text]]) -> None:
+    tokens = [0.1 * index for index in range(21) if steps > 1 or not 10 < index < 19]
+    injected = Injected(1.0, 1.9, (1.0, 1.9), 0.9 / steps, steps)
+    figure = draw_tokens([tokens] * 4, injected, (0.0, 2.0), "title", "foot")
+    figure.draw_without_rendering()
+    [label] = [
+        text for text in texts(figure) if "no token for" in text.get_text() or "gaps of up to" in text.get_text()
+    ]
+    axes, box = figure.axes[0], label.get_window_extent()
+    ticks = [axes.transData.transform((moment - 1.0, 0))[0] for moment in tokens]
+    below = box.y0 < axes.get_window_extent().y1
+    assert below == (steps == 1)
+    assert not (below and any(box.x0 < tick < box.x1 for tick in ticks))

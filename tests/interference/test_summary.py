@@ -1,8 +1,10 @@
 """What a record is said to say: percentiles, one step or not and which flag is in the way, late clients, miscounts."""
 
+from unittest.mock import patch
+
 import pytest
 
-from costmodel.validation.interference.comparing import compare
+from costmodel.validation.interference.comparing import compare, simulate
 from costmodel.validation.interference.records import Answer, Injection, Lag, Plan, Record, Run, Server
 from costmodel.validation.interference.summary import summarise, usual_gap
 
@@ -158,3 +160,44 @@ def test_predicted_beside_measured():
     assert found.decode.workload.context_tokens == pytest.approx(300, abs=2)
     assert found.rows[0].predicted_s == found.decode.best.decode_step_s
     assert found.rows[1].error == pytest.approx(found.spike.spike.height_s / SPIKE - 1)
+
+
+def asked(record):
+    """Return how the run of a record was simulated."""
+    with patch("costmodel.simulation.simulating.simulate_interference") as simulated:
+        simulate(record, summarise(record), gpu="h100", model="Llama-3.1-8B")
+    return simulated.call_args
+
+
+def test_contexts_grow_from_where_they_were():
+    flags = {"max_num_batched_tokens": 512, "max_num_seqs": 16, "dtype": "bfloat16"}
+    record = make(flags=flags | {"num_gpu_blocks": "900", "block_size": "16"})
+    begun = [answer.model_copy(update={"prompt_tokens": 150}) for answer in record.injected.answers]
+    later = record.injected.model_copy(update={"start": 0.5, "answers": tuple(begun)})
+    record = record.model_copy(update={"runs": (record.baseline, later)})
+    call = asked(record)
+    assert call.args == (1024, 2)
+    named = call.kwargs
+    assert (named["context"], named["grow"]) == (150 + sum(moment <= 0.5 for moment in begun[0].times), True)
+    assert (named["chunk"], named["max_num_seqs"], named["kv_tokens"], named["block_tokens"]) == (512, 16, 899 * 16, 16)
+    assert (named["every"], named["first"], named["duration"], named["dtype"]) == (2.0, 1.0, 3.5, "bf16")
+
+
+def test_the_mean_context_is_held_where_answers_began_anew():
+    times = steps((1.0, 3.0))
+    answers = [
+        Answer(stream=0, sent=-1.0, times=times[:100]),
+        Answer(stream=0, sent=2.0, times=times[101:]),
+        Answer(stream=1, sent=-1.0, times=times),
+    ]
+    record = make(answers=answers)
+    named = asked(record).kwargs
+    assert named["grow"] is False
+    assert named["context"] == round(summarise(record).injected.context_tokens)
+
+
+def test_what_cannot_be_simulated_is_said():
+    record = make(flags={"max_num_seqs": 2})
+    found = compare(record, summarise(record), gpu="h100", model="Llama-3.1-8B")
+    assert found.simulated is None
+    assert any(text.startswith("not simulated: ") and "max-num-seqs 2" in text for text in found.warnings)

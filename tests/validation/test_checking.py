@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import pairwise
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -20,6 +20,7 @@ from costmodel.validation.checking.files import check_file
 from costmodel.validation.checking.interference import check_experiment, experiment_of
 from costmodel.validation.fitting.calibrate import to_toml
 from costmodel.validation.fitting.measured import measured_deployment
+from costmodel.validation.interference.records import Answer, Injection, Run
 from tests.validation import synthetic
 
 
@@ -245,42 +246,42 @@ def test_what_cannot_be_checked_is_refused_in_one_line(machine: Path, content: s
 
 
 def record(machine: Path, prompt: int = 1000, streams: int = 4) -> SimpleNamespace:
-    """Return a record of an experiment whose steps take the times of the calibration; contexts are held."""
+    """Return a record of an experiment whose steps take the times of the calibration; contexts grow from 200 on."""
     measurement = synthetic.measure(machine / "machine.toml", kinds=[])
     predictor = make_predictor(
         measured_deployment(measurement, str(machine / "machine.toml")), asked(machine, model=False), "vllm"
     )
     windows = predictor.parameters.windows
-    decode = predictor.step(make_work([], [Decodes(float(streams), 200.0)], windows))[0]
-    spike = predictor.step(make_work([Chunk(float(prompt))], [Decodes(float(streams), 200.0)], windows))[0]
 
-    def run(name: str, spikes: int) -> SimpleNamespace:
+    def step(context: int, chunks: list[Chunk]) -> float:
+        return predictor.step(make_work(chunks, [Decodes(float(streams), float(context))], windows))[0]
+
+    def run(name: Literal["baseline", "injected"], steps: int, long: Sequence[int]) -> Run:
         times, injections, now = [0.0], [], 0.0
-        for index in range(600):
-            long = spikes and index % 100 == 50
-            if long:
-                injections.append(SimpleNamespace(sent=now + 1e-6, first=now + spike, prompt_tokens=prompt))
-            now += spike if long else decode
+        for index in range(steps):
+            seconds = step(200 + index, [Chunk(float(prompt))] if index in long else [])
+            if index in long:
+                injections.append(Injection(sent=now + 1e-6, first=now + seconds, prompt_tokens=prompt))
+            now += seconds
             times.append(now)
-        gaps = tuple((later, later - earlier) for earlier, later in pairwise(times))
         answers = tuple(
-            SimpleNamespace(stream=stream, times=tuple(times), gaps=gaps, prompt_tokens=200 - len(times) // 2)
-            for stream in range(streams)
+            Answer(stream=stream, sent=-1.0, times=tuple(times), prompt_tokens=200) for stream in range(streams)
         )
-        return SimpleNamespace(name=name, answers=answers, injections=injections)
+        return Run(name=name, start=0.0, end=now, answers=answers, injections=tuple(injections))
 
-    duration = 600 * decode + 6 * spike
+    injected = run("injected", 600, range(50, 600, 100))
+    first, second = (each.sent for each in injected.injections[:2])
     return SimpleNamespace(
         plan=SimpleNamespace(
             streams=streams,
             context_tokens=100,
             prompt_tokens=prompt,
-            every_s=duration / 6,
-            first_s=duration / 12,
-            duration_s=duration,
+            every_s=second - first,
+            first_s=first,
+            duration_s=injected.end,
         ),
-        baseline=run("baseline", 0),
-        injected=run("injected", 6),
+        baseline=run("baseline", 300, ()),
+        injected=injected,
         model=measurement.model,
         machine=None,
         server=SimpleNamespace(
@@ -294,13 +295,16 @@ def record(machine: Path, prompt: int = 1000, streams: int = 4) -> SimpleNamespa
 
 def test_an_experiment_has_its_decode_step_and_spikes(machine: Path) -> None:
     experiment = experiment_of(record(machine))
-    assert experiment.context == 200
+    assert (experiment.context, experiment.injected_context, experiment.begun) == (350, 500, 201)
     file, rows = check_experiment(machine / "record.jsonl", experiment, asked(machine, model=False))
     found = {row.what: row for row in rows}
     assert abs(found["decode step of 4 streams"].error) < 0.01
     assert [abs(found[f"spike {number}"].error) < 0.02 for number in range(1, 7)] == [True] * 6
     assert abs(found["injected ITL p99.9"].error) < 0.02
-    assert abs(found["baseline ITL p50"].error) < 0.01
+    for run in ("baseline", "injected"):
+        assert abs(found[f"{run} ITL p50"].error) < 0.01
+        assert abs(found[f"{run} ITL p90"].error) < 0.01
+    assert found["injected ITL p90"].predicted_s > 1.05 * found["baseline ITL p90"].predicted_s
     assert file.model == "tiny"
     assert file.form == "interference record, 4 streams, 6 prompts of 1,000 tokens"
     with pytest.raises(InputError, match="does not say which GPU"):
@@ -322,7 +326,7 @@ def test_flags_of_a_record_reach_the_simulation(machine: Path) -> None:
 
 def test_a_record_without_answers_has_nothing_to_compare(machine: Path) -> None:
     empty = record(machine)
-    empty.injected.injections.clear()
+    empty.injected = empty.injected.model_copy(update={"injections": ()})
     with pytest.raises(InputError, match="no injected prompt that was answered"):
         experiment_of(empty)
 

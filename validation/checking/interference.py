@@ -14,11 +14,15 @@ from costmodel.deployment import deploy
 from costmodel.equations.work import Chunk, Decodes, make_work
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.shipped import ENGINES
+from costmodel.simulation.options import ServerOptions
+from costmodel.simulation.results import Simulation
 from costmodel.simulation.simulating import run_interference
 from costmodel.simulation.stepping import Progress
 from costmodel.validation.checking.asking import Asked, make_predictor, model_folder
 from costmodel.validation.checking.documents import CheckedFile, Row, make_row
 from costmodel.validation.checking.served import compare
+from costmodel.validation.interference.flags import simulation_options
+from costmodel.validation.interference.summary import context_at_start, mean_context
 from costmodel.validation.measurements.types import Model
 
 
@@ -28,10 +32,12 @@ class Experiment:
 
     Attributes:
         streams: chats answered at once.
-        context: mean tokens in their KV cache.
+        context, injected_context: mean tokens in their KV cache, in the baseline and in the run with injections.
+        begun: tokens in it when the runs began, from which it grows; None where streams began new answers, so that the mean is held.
         prompt: tokens of an injected prompt.
         every, first, duration: of the injections, from the beginning of the run to its end [s].
-        baseline, injected: every gap between two tokens, as (end, length), by stream [s].
+        baseline_duration: of the run without [s].
+        baseline, injected: every gap between two tokens in the run, as (end, length), by stream [s].
         injections: (sent, first token) of every injected prompt that got one [s].
         model: what was served, where that is known.
         gpu: canonical name of the part, where it is known.
@@ -42,10 +48,13 @@ class Experiment:
 
     streams: int
     context: int
+    injected_context: int
+    begun: int | None
     prompt: int
     every: float
     first: float
     duration: float
+    baseline_duration: float
     baseline: tuple[tuple[tuple[float, float], ...], ...]
     injected: tuple[tuple[tuple[float, float], ...], ...]
     injections: tuple[tuple[float, float], ...]
@@ -66,23 +75,19 @@ def experiment_of(record: Any) -> Experiment:
     answered = [each for each in injected.injections if each.first is not None] if injected else []
     if not answered:
         raise InputError("the record has no injected prompt that was answered; there is no spike to compare")
-    answers = [*(record.baseline.answers if record.baseline else ()), *injected.answers]
-    # Every token of an answer saw its prompt and the tokens before it.
-    seen = [
-        (len(each.times), (each.prompt_tokens or plan.context_tokens) + len(each.times) / 2)
-        for each in answers
-        if each.times
-    ]
-    tokens = sum(count for count, _ in seen)
-    context = round(sum(count * size for count, size in seen) / tokens) if tokens else plan.context_tokens
+    calm = record.baseline or injected
+    grows = not any(run.start < answer.sent <= run.end for run in (calm, injected) for answer in run.answers)
     prompts = [each.prompt_tokens for each in answered if each.prompt_tokens]
     return Experiment(
         streams=plan.streams,
-        context=max(context, 1),
+        context=max(round(mean_context(calm, plan)), 1),
+        injected_context=max(round(mean_context(injected, plan)), 1),
+        begun=max(round(context_at_start(injected, plan)), 1) if grows else None,
         prompt=round(statistics.median(prompts)) if prompts else plan.prompt_tokens,
         every=plan.every_s,
         first=plan.first_s,
         duration=plan.duration_s,
+        baseline_duration=calm.end - calm.start,
         baseline=_gaps(record.baseline) if record.baseline else (),
         injected=_gaps(injected),
         injections=tuple((each.sent, each.first) for each in answered),
@@ -97,7 +102,8 @@ def experiment_of(record: Any) -> Experiment:
 def _gaps(run: Any) -> tuple[tuple[tuple[float, float], ...], ...]:
     found: dict[int, list[tuple[float, float]]] = {}
     for answer in run.answers:
-        found.setdefault(answer.stream, []).extend(answer.gaps)
+        inside = [(end, gap) for end, gap in answer.gaps if end - gap >= run.start and end <= run.end]
+        found.setdefault(answer.stream, []).extend(inside)
     return tuple(tuple(gaps) for gaps in found.values())
 
 
@@ -120,7 +126,7 @@ def check_experiment(
         if asked.model is None and experiment.model is not None:
             known |= {"model": stack.enter_context(model_folder(experiment.model)), "dtype": experiment.model.dtype}
             known |= {"kv_dtype": experiment.model.kv_dtype}
-        known |= _flags(experiment.flags)
+        known |= simulation_options(experiment.flags)
         if experiment.engine in ENGINES:
             known["engine"] = experiment.engine
         options = asked.server(**known)
@@ -135,25 +141,27 @@ def check_experiment(
             kv_dtype=options.get("kv_dtype"),
         )
         predictor = make_predictor(deployment, asked, experiment.engine)
-        simulated = run_interference(
-            experiment.prompt, experiment.streams, experiment.context, experiment.every, experiment.first, experiment.duration,
-            1, False, 1, None, None, options, progress=progress,
-        )  # fmt: skip
-    document = simulated.document
-    if document.interrupted:
-        raise KeyboardInterrupt
+        first, duration = experiment.first, experiment.duration
+        documents = [_simulate(experiment, first, duration, options, progress)]
+        if experiment.begun is not None and abs(experiment.baseline_duration / duration - 1) > SAME:
+            # contexts do not grow as far in a baseline that is shorter
+            calm = experiment.baseline_duration
+            documents.insert(0, _simulate(experiment, min(first, calm / 2), calm, options, progress))
+    document, baseline = documents[-1], documents[0].baseline
     windows = roofline_parameters(deployment).windows
-    streams = [Decodes(experiment.streams, experiment.context)]
+    streams, beside = (
+        [Decodes(experiment.streams, context)] for context in (experiment.context, experiment.injected_context)
+    )
     budget = document.server.token_budget
     chunk = min(experiment.prompt, budget - experiment.streams)
     cached = (experiment.prompt - 1) // chunk * chunk
     last = [Chunk(chunk, max(cached - chunk, 0))] if cached else [Chunk(chunk)]
-    decode, spike = make_work([], streams, windows), make_work(last, streams, windows)
+    decode, spike = make_work([], streams, windows), make_work(last, beside, windows)
     seconds, interval = predictor.step(spike)
     around = None if interval is None else (interval[0] / seconds, interval[1] / seconds)
     rows = list(_rows(experiment, predictor.step(decode), around, document.spikes))
     for result, gaps, name in (
-        (document.baseline, experiment.baseline, "baseline"),
+        (baseline, experiment.baseline, "baseline"),
         (document.injected, experiment.injected, "injected"),
     ):
         if result is not None:
@@ -172,36 +180,27 @@ def check_experiment(
     return file, rows
 
 
-WHOLE = {
-    "max_num_batched_tokens": "chunk",
-    "max_num_seqs": "max_num_seqs",
-    "max_model_len": "max_model_len",
-    "long_prefill_token_threshold": "long_prefill_token_threshold",
-    "tensor_parallel_size": "tp",
-    "block_size": "block_tokens",
-}
-TRUTHS = {"enable_prefix_caching": "prefix_caching", "enable_chunked_prefill": "chunked_prefill"}
-"""Flags of the server that a simulation takes, and its names for them."""
+SAME = 0.05
+"""Runs whose lengths differ by less are as long as one another."""
 
 
-def _flags(flags: dict[str, Any]) -> dict[str, Any]:
-    """Return the flags of the server that a simulation takes, by its names; metrics have them as text."""
-    found: dict[str, Any] = {}
-    for theirs, ours in WHOLE.items():
-        if (number := _whole(flags.get(theirs))) is not None:
-            found[ours] = number
-    for theirs, ours in TRUTHS.items():
-        if str(flags.get(theirs)) in ("True", "False"):
-            found[ours] = str(flags[theirs]) == "True"
-    blocks, size = _whole(flags.get("num_gpu_blocks")), _whole(flags.get("block_size"))
-    if blocks and size:
-        found["kv_tokens"] = (blocks - 1) * size  # one block, the null block, is never given out
-    return found
-
-
-def _whole(value: Any) -> int | None:
-    text = str(value)
-    return int(text) if text.isdecimal() else None
+def _simulate(
+    experiment: Experiment,
+    first: float,
+    duration: float,
+    options: ServerOptions,
+    progress: Callable[[Progress], None] | None,
+) -> Simulation:
+    """Simulate both runs, so long, with the first prompt then."""
+    grow = experiment.begun is not None
+    context = experiment.injected_context if experiment.begun is None else experiment.begun
+    found = run_interference(
+        experiment.prompt, experiment.streams, context, experiment.every, first, duration, 1, grow, 1, None, None, options,
+        progress=progress,
+    )  # fmt: skip
+    if found.document.interrupted:
+        raise KeyboardInterrupt
+    return found.document
 
 
 def _rows(

@@ -1,4 +1,5 @@
-"""The experiment as the equations have it, beside what was measured: the decode step of the baseline, the spike of the injections."""
+"""The experiment as the equations have it, beside what was measured: the decode step of the baseline, the spike of the injections, and
+the gaps of the run with injections as the simulator has them."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from costmodel.documents import Prediction
 from costmodel.hardware.errors import InputError
 from costmodel.prediction import predict
 from costmodel.simulation.results import Result
+from costmodel.validation.interference.flags import simulation_options
 from costmodel.validation.interference.records import Record
-from costmodel.validation.interference.summary import Compared, Interference
+from costmodel.validation.interference.summary import Compared, Interference, context_at_start
 
 FORMATS: Final = {
     "float32": "fp32",
@@ -29,6 +31,7 @@ class Compare(NamedTuple):
         rows: predicted beside measured.
         about: GPU, model, rung and calibration.
         decode, spike: the predictions that they are from, at the mean context of the baseline and of the injected run.
+        simulated: the run with injections, as it would have been; None if there was none, or it cannot be simulated.
         warnings: theirs.
     """
 
@@ -36,6 +39,7 @@ class Compare(NamedTuple):
     about: str
     decode: Prediction
     spike: Prediction
+    simulated: Result | None
     warnings: tuple[str, ...]
 
 
@@ -53,8 +57,7 @@ def compare(record: Record, summary: Interference, **options: Any) -> Compare:
         raise InputError("there is no baseline that a prediction could be held against")
     plan, flags = record.plan, record.server.flags
     options = _with_flags(options, flags)
-    seen = [each.prompt_tokens for each in summary.injections if each.prompt_tokens]
-    prompt = round(statistics.median(seen)) if seen else plan.prompt_tokens
+    prompt = prompt_of(record, summary)
     budget = flags.get("max_num_batched_tokens")
     chunk = budget if isinstance(budget, int) and budget < prompt + plan.streams else None
     common = {"prompt": prompt, "streams": plan.streams, "every": plan.every_s, "chunk": chunk, **options}
@@ -67,8 +70,19 @@ def compare(record: Record, summary: Interference, **options: Any) -> Compare:
     about = f"{decode.model.name} on {decode.gpu.count} × {decode.gpu.name}, {decode.headline} rung"
     if decode.headline == "calibrated" and decode.calibration:
         about += f" ({decode.calibration})"
-    warnings = tuple(dict.fromkeys((*decode.warnings, *spike.warnings)))
-    return Compare(tuple(rows), about, decode, spike, warnings)
+    warnings = [*decode.warnings, *spike.warnings]
+    simulated = None
+    try:
+        simulated = simulate(record, summary, **options)
+    except InputError as error:
+        warnings.append(f"not simulated: {error}")
+    return Compare(tuple(rows), about, decode, spike, simulated, tuple(dict.fromkeys(warnings)))
+
+
+def prompt_of(record: Record, summary: Interference) -> int:
+    """Return how long the injected prompts were, by the server's own count where it tells [tokens]."""
+    seen = [each.prompt_tokens for each in summary.injections if each.prompt_tokens]
+    return round(statistics.median(seen)) if seen else record.plan.prompt_tokens
 
 
 def _with_flags(options: dict[str, Any], flags: dict[str, str | int | float | bool | None]) -> dict[str, Any]:
@@ -98,26 +112,32 @@ def _row(what: str, predicted: float, measured: float, prediction: Prediction, k
 
 
 def simulate(record: Record, summary: Interference, **options: Any) -> Result | None:
-    """Simulate the injected run at its mean context with the same options; None if nothing was injected.
+    """Simulate the run with injections on the server that its flags describe; None if nothing was injected.
+
+    Contexts grow as they did, from those at the run's beginning on. Where streams began new answers meanwhile, the mean context is held.
+
+    Args:
+        record, summary: of the experiment.
+        options: as of :func:`compare`.
 
     Raises:
         InputError: as :func:`compare`.
     """
     from costmodel.simulation.simulating import simulate_interference
 
-    injected, plan, flags = summary.injected, record.plan, record.server.flags
-    if injected is None or injected.duration_s <= 0:
+    run, injected, plan = record.injected, summary.injected, record.plan
+    if run is None or injected is None or injected.duration_s <= 0:
         return None
-    options = _with_flags(options, flags)
-    budget = flags.get("max_num_batched_tokens")
+    known = simulation_options(record.server.flags)
+    grow = injected.restarts == 0
     found = simulate_interference(
-        plan.prompt_tokens,
+        prompt_of(record, summary),
         plan.streams,
-        context=max(round(injected.context_tokens), 1),
+        context=max(round(context_at_start(run, plan) if grow else injected.context_tokens), 1),
         every=plan.every_s,
         first=plan.first_s,
         duration=max(injected.duration_s, plan.first_s),
-        chunk=budget if isinstance(budget, int) else None,
-        **options,
+        grow=grow,
+        **{**known, **_with_flags(options, record.server.flags)},
     )
     return found.injected

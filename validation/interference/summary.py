@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -11,7 +12,7 @@ from pydantic import Field
 
 from costmodel.hardware.profile import Frozen
 from costmodel.simulation.quantiles import nearest_rank
-from costmodel.simulation.results import STALL_FACTOR, Percentiles, Stalls, percentiles
+from costmodel.simulation.results import STALL_FACTOR, Percentiles, Result, Stalls, percentiles
 from costmodel.validation.interference.matching import Cause, Matched, match
 from costmodel.validation.interference.metrics import COUNTERS, steps_beyond
 from costmodel.validation.interference.records import Answer, Injection, Lag, Plan, Record, Run, Server
@@ -130,6 +131,8 @@ class Interference(Frozen):
     predicted: tuple[Compared, ...] = ()
     prediction: str | None = None
     """GPU, model, rung and calibration of the prediction."""
+    simulated: Result | None = None
+    """The injected run as the simulator has it."""
     problems: dict[str, int] = Field(default_factory=dict)
     """What went wrong → how often."""
     complete: bool
@@ -137,6 +140,13 @@ class Interference(Frozen):
     """File of the raw tokens."""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+
+class Interferences(Frozen):
+    """``costmodel.interferences/1``: several records of one call."""
+
+    schema_: Literal["costmodel.interferences/1"] = Field(default="costmodel.interferences/1", alias="schema")
+    interferences: tuple[Interference, ...]
 
 
 def summarise(record: Record, name: str | None = None) -> Interference:
@@ -226,13 +236,13 @@ def _result(run: Run, plan: Plan) -> RunResult:
         restarts=sum(run.start < answer.sent <= run.end for answer in run.answers),
         failures=sum(each.outcome == "failed" for each in _everything(run)),
         bundles=sum(gap == 0 for gap in gaps),
-        context_tokens=_mean_context(run, plan),
+        context_tokens=mean_context(run, plan),
         ttft=percentiles([each.first - each.sent for each in run.injections if each.first is not None]),
         lag=run.lag,
     )
 
 
-def _mean_context(run: Run, plan: Plan) -> float:
+def mean_context(run: Run, plan: Plan) -> float:
     """Return the mean context of the streams' steps: prompt and tokens so far, at every token in the run."""
     total, count = 0.0, 0
     for answer in run.answers:
@@ -242,6 +252,16 @@ def _mean_context(run: Run, plan: Plan) -> float:
                 total += prompt + index
                 count += 1
     return total / count if count else float(plan.context_tokens)
+
+
+def context_at_start(run: Run, plan: Plan) -> float:
+    """Return the mean context of the streams when the run began to count: prompt and tokens until then."""
+    answers: dict[int, float] = {}
+    for answer in run.answers:
+        if answer.sent <= run.start:  # the last that a stream had begun
+            before = bisect_right(answer.times, run.start)
+            answers[answer.stream] = (answer.prompt_tokens or plan.context_tokens) + before
+    return statistics.mean(answers.values()) if answers else float(plan.context_tokens)
 
 
 def _injection(each: Injection, start: float, spike: int | None) -> InjectionResult:
