@@ -176,7 +176,7 @@ def read_key(name: str | None) -> str | None:
     value = os.environ.get(name, "").strip()
     if not value:
         raise InputError(f"--api-key-env {name}: there is no such environment variable, or it is empty")
-    if not value.isascii() or not value.isprintable():
+    if not value.isascii() or not value.isprintable() or any(each in value for each in " '\"\\"):
         raise InputError(f"--api-key-env {name}: what it holds has characters that a key cannot have")
     return value
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from costmodel.cli.ending import ended_as_by_ctrl_c
 from costmodel.cli.files import check_writable
 from costmodel.cli.options import echo_json
 from costmodel.cli.text import count, percent, plural, table
@@ -96,7 +97,14 @@ def command(**options: Any) -> int:
     if options["from_log"] is not None:
         return _read_log(options, out, _typed(click.get_current_context()))
     before = _before(out, options["resume"], options["force"])
-    progress = _measure(options, out, before, _asked(options, _typed(click.get_current_context())))
+    if before is not None and _is_whole(before, options["minutes"] * 60):
+        _report(out, options["as_json"], None)
+        click.echo(
+            f"{shown_path(out)} is complete: nothing is left to measure; more --minutes plan more steps", err=True
+        )
+        return 0
+    with ended_as_by_ctrl_c():
+        progress = _measure(options, out, before, _asked(options, _typed(click.get_current_context())))
     _report(out, options["as_json"], progress)
     return INTERRUPTED if progress.interrupted else 0
 
@@ -183,6 +191,16 @@ def _before(out: Path, resume: bool, force: bool) -> Content | None:
     if out.is_file() and b"\n" not in out.read_bytes():  # a run that ended before its first line did
         return None
     return read_content(out)
+
+
+def _is_whole(content: Content, seconds: float) -> bool:
+    """Tell whether a file has all steps of a plan for so much time [s]; of one that does not say its time, if none was asked for."""
+    if not content.complete:
+        return False
+    if content.planned_s is None:
+        source = click.get_current_context().get_parameter_source("minutes")
+        return source is not click.core.ParameterSource.COMMANDLINE
+    return seconds <= content.planned_s
 
 
 def _measure(options: dict[str, Any], out: Path, before: Content | None, asked: Asked) -> Progress:

@@ -22,6 +22,7 @@ from costmodel.validation.backends.asked import (
 from costmodel.validation.backends.devices import Nvml, device_name, profile_of, versions
 from costmodel.validation.backends.vllm_driver import Calls, Driver
 from costmodel.validation.backends.vllm_recorder import Recorded
+from costmodel.validation.hiding import hidden
 from costmodel.validation.measurements.files import Sample
 from costmodel.validation.measurements.measuring import Seen
 from costmodel.validation.measurements.plan import Limits, Point
@@ -83,6 +84,7 @@ class VllmEngine:
         except BaseException:
             self.close()
             raise
+        self._remove_folder()  # at once: a process that is killed tidies nothing
         self._engine = self._llm.llm_engine
         self._core = self._engine.engine_core.engine_core
         self._config = self._core.vllm_config
@@ -129,7 +131,7 @@ class VllmEngine:
             return self._vllm.LLM(model=model, skip_tokenizer_init=True, disable_log_stats=False, **named)
         except Exception as error:
             lines = [line for line in str(error).splitlines() if line.strip()] or ["no reason given"]
-            reason = " ".join(lines[:4])
+            reason = hidden(" ".join(lines[:4]))
             raise InputError(f"vLLM did not start {asked.model} ({type(error).__name__}): {reason}") from error
 
     def _platform(self) -> tuple[str, int | None]:
@@ -242,6 +244,9 @@ class VllmEngine:
             from vllm.distributed import cleanup_dist_env_and_memory
 
             cleanup_dist_env_and_memory()
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None

@@ -26,13 +26,14 @@ import math
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, BinaryIO, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError
 
 from costmodel.hardware.errors import InputError, shown
 from costmodel.hardware.profile import Frozen
 from costmodel.hardware.reading import shown_path
+from costmodel.validation.lines import Lines
 from costmodel.validation.measurements.types import Machine, Model
 
 LATE = 0.02
@@ -246,13 +247,10 @@ class Recorder:
     """
 
     def __init__(self, path: Path, header: Header) -> None:
-        self._file: BinaryIO
         try:
-            self._file = path.open("xb", buffering=0)
+            self._lines = Lines(path)
         except FileExistsError:
             raise InputError(f"{shown_path(path)} exists; use --force to replace it") from None
-        except OSError as error:
-            raise InputError(f"cannot write {shown_path(path)}: {error.strerror or error}") from None
         self.add(**header.model_dump(by_alias=True, mode="json"))
 
     def __enter__(self) -> Self:
@@ -261,7 +259,7 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        self._lines.close()
 
     def add(self, **event: Any) -> None:
         """Add a line; times are rounded to a microsecond.
@@ -271,10 +269,7 @@ class Recorder:
         """
         if "time" in event:
             event["time"] = round(event["time"], 6)
-        try:
-            self._file.write(json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode() + b"\n")
-        except OSError as error:
-            raise InputError(f"cannot write the record: {error.strerror or error}") from None
+        self._lines.add(event)
 
 
 class _Over(BaseModel):
