@@ -11,6 +11,9 @@ from typing import Any, BinaryIO
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.reading import shown_path
 
+MOST_BYTES = 2**30
+"""Larger files are not read back, 1 GiB: some ten million tokens of an experiment."""
+
 
 class Lines:
     """Adds lines to a file; each has left the process when :meth:`add` returns.

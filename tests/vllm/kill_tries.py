@@ -119,7 +119,7 @@ def attempt(one: Try, model: Path, environment: dict[str, str]) -> str:
     strange = sorted(
         path.name for path in temporary.rglob("*") if "torchinductor" not in str(path)
     )  # torch keeps its cache
-    if one.number == "SIGKILL" and one.what == "measure" and one.phase == "starting":
+    if one.number == "SIGKILL" and one.what == "measure":
         strange = []  # nobody is there to tidy
     assert not strange, f"temporary files are left: {strange}; {said}"
     kept = _check_files(one, results, file)

@@ -77,14 +77,15 @@ class VllmEngine:
         if asked.random_weights:
             os.environ.setdefault("HF_HUB_OFFLINE", "1")
         self._vllm = import_vllm()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="costmodel-")
+        self._before = tempfile.tempdir, os.environ.get("TMPDIR")
+        tempfile.tempdir = os.environ["TMPDIR"] = self._folder.name  # vLLM leaves files where it is interrupted
         self._llm: Any = None
         try:
             self._llm = self._start()
         except BaseException:
             self.close()
             raise
-        self._remove_folder()  # at once: a process that is killed tidies nothing
         self._engine = self._llm.llm_engine
         self._core = self._engine.engine_core.engine_core
         self._config = self._core.vllm_config
@@ -122,8 +123,9 @@ class VllmEngine:
             "enable_prefix_caching": True,
         }
         if asked.random_weights:
-            self._folder = tempfile.TemporaryDirectory(prefix="costmodel-")
-            model = str(write_folder(self._files, Path(self._folder.name)))
+            folder = Path(self._folder.name) / "model"
+            folder.mkdir()
+            model = str(write_folder(self._files, folder))
         else:
             model = served_name(asked)
         named = {name: value for name, value in self._given.items() if value is not None}
@@ -244,9 +246,10 @@ class VllmEngine:
             from vllm.distributed import cleanup_dist_env_and_memory
 
             cleanup_dist_env_and_memory()
-        self._remove_folder()
-
-    def _remove_folder(self) -> None:
-        if self._folder is not None:
+        tempfile.tempdir, variable = self._before
+        if variable is None:
+            os.environ.pop("TMPDIR", None)
+        else:
+            os.environ["TMPDIR"] = variable
+        with suppress(OSError):
             self._folder.cleanup()
-            self._folder = None

@@ -86,7 +86,7 @@ def parse_url(url: str) -> Address:
         raise InputError(
             "--url: user, password, query and fragment do not belong into it; a key comes from the environment (--api-key-env NAME)"
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise InputError(f"--url {shown(url)}: is no address; it looks like http://localhost:8000")
     if any(character.isspace() or not character.isprintable() for character in url) or not url.isascii():
         raise InputError(f"--url {shown(url)}: has characters that an address cannot have")

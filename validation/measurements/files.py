@@ -18,8 +18,8 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from costmodel.hardware.errors import InputError, shown
-from costmodel.hardware.reading import shown_path
-from costmodel.validation.lines import Lines
+from costmodel.hardware.reading import read_text, shown_path
+from costmodel.validation.lines import MOST_BYTES, Lines
 from costmodel.validation.measurements.types import SCHEMA, Header, Machine, Measurement, Purpose, Step
 
 
@@ -187,19 +187,14 @@ def summarise(samples: list[Sample]) -> Iterator[Step]:
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise InputError(f"{shown_path(path)}: is no text") from None
-    except OSError as error:
-        raise InputError(f"cannot read {shown_path(path)}: {error.strerror or error}") from None
+    return read_text(path, "measurement", MOST_BYTES)
 
 
 def _document(text: str) -> Any:
     """Return the one document that the text is, None if it is lines."""
     try:
         found = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and "steps" in found else None
 
@@ -218,7 +213,7 @@ def _parse(text: str, name: str) -> Content:
             continue
         try:
             _take(json.loads(line), content)
-        except (json.JSONDecodeError, ValidationError) as error:
+        except (ValueError, RecursionError) as error:
             reason = _first(error) if isinstance(error, ValidationError) else f"is no JSON: {shown(line)}"
             raise InputError(f"{name}, line {number}: {reason}") from None
     return content
