@@ -21,6 +21,7 @@ from costmodel.validation.fitting.holdout import LEVEL, Errors
 from costmodel.validation.fitting.measured import KINDS, Chosen, StepFit, fit_steps
 from costmodel.validation.fitting.step_calibration import step_calibration
 from costmodel.validation.fitting.step_model import label
+from costmodel.validation.lines import MOST_BYTES
 from costmodel.validation.measurements.files import read_measurement
 from costmodel.validation.measurements.types import Measurement
 
@@ -50,7 +51,7 @@ def fit_measurement(
         check_target(plot, force)
     measurement = read_measurement(path)
     fit = fit_steps(measurement, gpu, seed)
-    checksum = hashlib.sha256(read_bytes(path, "measurement")).hexdigest()
+    checksum = hashlib.sha256(read_bytes(path, "measurement", MOST_BYTES)).hexdigest()
     calibration = step_calibration(measurement, fit, {path.name: checksum}, _ran(path, gpu, seed))
     said = _document(measurement, fit, calibration) if as_json else _report(measurement, fit, calibration)
     if output is not None:

@@ -19,6 +19,9 @@ from costmodel.hardware.shipped import shipped_calibration, shipped_calibrations
 
 DTYPES = ("fp8", "int8", "fp4")
 
+LONGEST_PROBE = 3600
+"""Seconds that a probe measures at most."""
+
 
 @click.group("gpus")
 def command() -> None:
@@ -111,8 +114,8 @@ def probe(
 
     Copies, reads and matrix products give bandwidth and peaks as torch gets them: a little below a datasheet's.
     """
-    if not seconds > 0:
-        raise InputError(f"--seconds must be more than 0, not {seconds:g}")
+    if not 0 < seconds <= LONGEST_PROBE:
+        raise InputError(f"--seconds must be more than 0 and at most {LONGEST_PROBE:,}, not {seconds:g}")
     if output is not None:
         if output.suffix != ".toml":
             raise InputError(f"--output {output} must end in .toml: that is how --gpu tells a profile from a name")

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 MODEL_NAMES = ("gpu", "model", "tp", "ep", "dtype", "kv_dtype", "compute_dtype", "engine", "calibration")
 """Options of the prediction."""
+OF_EXPERIMENTS = (
+    *("streams", "context", "prompt", "every", "first", "duration", "baseline", "output", "chunk"),
+    *("api", "served_model_name", "api_key_env", "timeout", "record"),
+)
+"""Options of what is run; a report has nothing of them."""
 LEAST_BUDGET = 2048
 """vLLM's own token budget, on the smallest parts; one that is larger than a prompt needs changes nothing."""
 LEAST_PLACES = 128
@@ -82,6 +87,10 @@ def take_source(options: dict[str, Any]) -> Source:
         raise InputError("give one of --serve MODEL_DIR, --url URL and --from RECORD")
     if source.serve is None and options["server_flags"]:
         raise InputError("flags behind `--` are for `vllm serve`, which only --serve starts")
+    if source.record is not None:
+        for name in OF_EXPERIMENTS:
+            if given(name):
+                raise InputError(f"--{name.replace('_', '-')} is for an experiment; --from reports on one that was")
     for name in ("random_weights", "start_timeout"):
         if source.serve is None and given(name):
             raise InputError(f"--{name.replace('_', '-')} is for --serve, which starts a server")
@@ -154,6 +163,10 @@ def make_plan(options: dict[str, Any], output: int) -> Plan:
     from costmodel.validation.interference.records import Plan
 
     duration = positive(options["duration"], "duration", 1e6)
+    if options["output"] is not None:
+        whole(options["output"], "output", 3)
+    if (chunk := single("chunk", options["chunk"])) not in (None, "engine"):
+        whole(chunk, "chunk", 1)
     first = options["first"]
     if not 0 <= first < duration:
         raise InputError(f"--first {first:g}: is not within the --duration of {duration:g} s")
@@ -176,7 +189,7 @@ def read_key(name: str | None) -> str | None:
     value = os.environ.get(name, "").strip()
     if not value:
         raise InputError(f"--api-key-env {name}: there is no such environment variable, or it is empty")
-    if not value.isascii() or not value.isprintable():
+    if not value.isascii() or not value.isprintable() or any(each in value for each in " '\"\\"):
         raise InputError(f"--api-key-env {name}: what it holds has characters that a key cannot have")
     return value
 

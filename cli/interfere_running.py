@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from costmodel.checks import positive, whole
+from costmodel.cli.ending import ended_as_by_ctrl_c
 from costmodel.cli.interfere_options import Output, Source, make_plan, read_key, serve_flags
 from costmodel.cli.interfere_progress import Line
 from costmodel.cli.options import single
@@ -35,7 +32,7 @@ def run_experiment(source: Source, output: Output, options: dict[str, Any]) -> i
         InputError: a server that does not start or does not answer, or numbers out of range.
         KeyboardInterrupt: before the record was begun.
     """
-    with _sigterm_is_ctrl_c():
+    with ended_as_by_ctrl_c():
         return _run_on(source, output, options)
 
 
@@ -129,12 +126,13 @@ def _header(
     flags: dict[str, Any],
     notes: list[str],
 ) -> Any:
+    from costmodel.validation.interference.preparing import printable
     from costmodel.validation.interference.records import Header, Server
 
     if source.url is not None and isinstance(chunk := single("chunk", options["chunk"]), int):
         flags = {"max_num_batched_tokens": chunk}
     server = Server(
-        url=client.address.url,
+        url=client.clean(client.address.url),
         engine=found.engine,
         version=found.version,
         flags={**found.flags, **flags},
@@ -142,15 +140,15 @@ def _header(
     )
     machine, model = None, None
     if source.serve is not None:
+        from costmodel.validation.backends.devices import local_machine
         from costmodel.validation.backends.vllm_server import is_cpu_build
-        from costmodel.validation.interference.preparing import local_machine
 
         count = flags.get("tensor_parallel_size", 1)
-        machine = local_machine(is_cpu_build(), count if isinstance(count, int) else 1)
+        machine = local_machine("cpu" if is_cpu_build() else "cuda", count if isinstance(count, int) else 1)
         model = _model(source.serve, options, flags)
     return Header(
         server=server,
-        model_name=source.serve.resolve().name if source.serve is not None else found.model,
+        model_name=source.serve.resolve().name if source.serve is not None else client.clean(printable(found.model)),
         model=model,
         machine=machine,
         plan=plan,
@@ -186,21 +184,3 @@ def _command(source: Source, plan: Plan) -> str:
         f"--every {plan.every_s:g} --first {plan.first_s:g} --duration {plan.duration_s:g} --baseline {plan.baseline_s:g} "
         f"--output {plan.output_tokens}"
     )
-
-
-@contextmanager
-def _sigterm_is_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does, so that the server is stopped and the record is whole."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, end)
-    except ValueError:  # not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from costmodel.cli.ending import ended_as_by_ctrl_c
+from costmodel.cli.figures.saving import check_target, save_figure
 from costmodel.cli.files import check_writable
 from costmodel.cli.options import echo_json
 from costmodel.cli.text import count, percent, plural, table
@@ -30,6 +32,16 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
+MODELS = "MODEL (a folder or a name), or --random-weights CONFIG, such as --random-weights Llama-3.2-1B"
+OF_ENGINES = (
+    *("minutes", "resume", "backend", "max_num_batched_tokens", "max_num_seqs", "max_model_len"),
+    *("gpu_memory_utilization", "enforce_eager", "seed", "clock"),
+)
+"""Options of the engine that is measured; a log has one of its own."""
+LONGEST_MINUTES = 10_080
+"""A week."""
+SHORT = 2**20
+"""Bytes that a first line has at most."""
 CLEAR = "\r\x1b[K"
 """Goes back to the beginning of a line of a terminal, and empties it."""
 
@@ -65,7 +77,7 @@ CLEAR = "\r\x1b[K"
     help="File of the measurement, lines of JSON.  [default: measurement-MODEL.jsonl; of a log, .json]",
 )
 @click.option("--resume", is_flag=True, help="Go on with the file, if there is one, where an earlier run ended.")
-@click.option("--force", is_flag=True, help="Replace the file if there is one.")
+@click.option("--force", is_flag=True, help="Replace the files that are written.")
 @click.option("--gpu", default=None, help="Profile of the part, by name or file.  [default: by the device's name]")
 @click.option("--tp", type=int, default=1, show_default=True, help="Tensor-parallel size.")
 @click.option("--dtype", default=None, help="Dtype of the activations: bf16, fp16, fp32.  [default: the checkpoint's]")
@@ -83,6 +95,9 @@ CLEAR = "\r\x1b[K"
     help="What is counted.  [default: CPU time where one thread of a CPU computes everything, else wall time]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path), default=None, help="Draw what was measured into this .png, .svg or .pdf."
+)
 def command(**options: Any) -> int:
     """Measure the steps of a real engine: decodes, prompts, chunks on a context, and prompts beside decodes.
 
@@ -93,11 +108,22 @@ def command(**options: Any) -> int:
     _check(options)
     suffix = ".jsonl" if options["from_log"] is None else ".json"
     out = options["out"] or Path(_file_name(options["random_weights"] or options["model"], suffix))
+    if options["plot"] is not None:
+        check_target(options["plot"], options["force"])
+        if options["plot"].resolve() == out.resolve():
+            raise InputError(f"--plot and --out name the same file, {out}")
     if options["from_log"] is not None:
         return _read_log(options, out, _typed(click.get_current_context()))
     before = _before(out, options["resume"], options["force"])
-    progress = _measure(options, out, before, _asked(options, _typed(click.get_current_context())))
-    _report(out, options["as_json"], progress)
+    if before is not None and _is_whole(before, options["minutes"] * 60):
+        _report(out, options, None)
+        click.echo(
+            f"{shown_path(out)} is complete: nothing is left to measure; more --minutes plan more steps", err=True
+        )
+        return 0
+    with ended_as_by_ctrl_c():
+        progress = _measure(options, out, before, _asked(options, _typed(click.get_current_context())))
+    _report(out, options, progress)
     return INTERRUPTED if progress.interrupted else 0
 
 
@@ -107,11 +133,14 @@ def _check(options: dict[str, Any]) -> None:
 
     named = [name for name in ("model", "random_weights") if options[name] is not None]
     if len(named) != 1:
-        raise InputError(
-            "name one model: MODEL (a folder or a name), or --random-weights CONFIG, such as --random-weights Llama-3.2-1B"
-        )
-    if not options["minutes"] > 0:
-        raise InputError(f"--minutes must be more than 0, not {options['minutes']:g}")
+        raise InputError(f"name one model: {MODELS}")
+    name = options[named[0]]
+    if not name.strip():
+        raise InputError(f"the model has no name; {MODELS}")
+    if "://" in name:  # not shown, as addresses may hold a password
+        raise InputError(f"the model is an address, and nothing is downloaded from one; {MODELS}")
+    if not 0 < options["minutes"] <= LONGEST_MINUTES:
+        raise InputError(f"--minutes must be more than 0 and at most {LONGEST_MINUTES:,}, not {options['minutes']:g}")
     if options["resume"] and options["force"]:
         raise InputError("--resume goes on with the file and --force replaces it; give one of them")
     share = options["gpu_memory_utilization"]
@@ -180,9 +209,21 @@ def _before(out: Path, resume: bool, force: bool) -> Content | None:
                 raise InputError(f"{out} exists; --resume goes on with it, --force replaces it") from None
             raise error
         return None
-    if out.is_file() and b"\n" not in out.read_bytes():  # a run that ended before its first line did
+    if (
+        out.is_file() and out.stat().st_size < SHORT and b"\n" not in out.read_bytes()
+    ):  # ended before its first line did
         return None
     return read_content(out)
+
+
+def _is_whole(content: Content, seconds: float) -> bool:
+    """Tell whether a file has all steps of a plan for so much time [s]; of one that does not say its time, if none was asked for."""
+    if not content.complete:
+        return False
+    if content.planned_s is None:
+        source = click.get_current_context().get_parameter_source("minutes")
+        return source is not click.core.ParameterSource.COMMANDLINE
+    return seconds <= content.planned_s
 
 
 def _measure(options: dict[str, Any], out: Path, before: Content | None, asked: Asked) -> Progress:
@@ -260,6 +301,10 @@ def _read_log(options: dict[str, Any], out: Path, typed: str) -> int:
 
     if options["model"] is None:
         raise InputError("--from-log needs the MODEL that was served; its weights are not needed, its config.json is")
+    context = click.get_current_context()
+    for name in OF_ENGINES:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise InputError(f"--{name.replace('_', '-')} is for measuring; --from-log reads what a server wrote")
     check_writable(out, options["force"])
     found = measurement_from_log(
         options["from_log"],
@@ -271,16 +316,16 @@ def _read_log(options: dict[str, Any], out: Path, typed: str) -> int:
         typed,
     )
     write_atomically(out, found.model_dump_json(by_alias=True, indent=2) + "\n", options["force"])
-    _report(out, options["as_json"], None)
+    _report(out, options, None)
     return 0
 
 
-def _report(out: Path, as_json: bool, progress: Progress | None) -> None:
-    """Print what is in the file."""
+def _report(out: Path, options: dict[str, Any], progress: Progress | None) -> None:
+    """Print what is in the file, and draw it."""
     from costmodel.validation.measurements.files import read_measurement
 
     found = read_measurement(out)
-    if as_json:
+    if options["as_json"]:
         echo_json(found)
     else:
         click.echo(_text(found, out))
@@ -292,6 +337,11 @@ def _report(out: Path, as_json: bool, progress: Progress | None) -> None:
             f"the time ended with {progress.measured} of {total} steps measured; --resume goes on with {shown_path(out)}",
             err=True,
         )
+    if options["plot"] is not None:
+        from costmodel.cli.measure_figure import draw
+
+        save_figure(draw(found), options["plot"], options["force"])
+        click.echo(f"wrote {options['plot']}", err=True)
 
 
 def _text(found: Measurement, out: Path) -> str:

@@ -11,29 +11,30 @@ MOST_BYTES = 2**26
 """Larger files are refused, 64 MiB: no profile, calibration, configuration or table of measurements is so large."""
 
 
-def read_text(path: Path, what: str) -> str:
+def read_text(path: Path, what: str, most: int = MOST_BYTES) -> str:
     """Return the text of a file, which is in UTF-8; as :func:`read_bytes`."""
     try:
-        return read_bytes(path, what).decode("utf-8")
+        return read_bytes(path, what, most).decode("utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{what} {shown_path(path)}: cannot be read (it is not text in UTF-8)") from None
 
 
-def read_bytes(path: Path, what: str) -> bytes:
+def read_bytes(path: Path, what: str, most: int = MOST_BYTES) -> bytes:
     """Return what is in a file.
 
     Args:
         path: of the file.
         what: kind of file, e.g. ``"calibration"``.
+        most: larger ones are refused [B].
 
     Raises:
-        InputError: it is missing, no regular file (a folder, a device, a pipe), or larger than :data:`MOST_BYTES`; the one line names file
-            and reason.
+        InputError: it is missing, no regular file (a folder, a device, a pipe), or larger than ``most``; the one line names file and
+            reason.
     """
     name = f"{what} {shown_path(path)}"
     try:
         status = path.stat()
-        if stat.S_ISREG(status.st_mode) and status.st_size <= MOST_BYTES:
+        if stat.S_ISREG(status.st_mode) and status.st_size <= most:
             return path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"{name}: no such file") from None
@@ -44,7 +45,7 @@ def read_bytes(path: Path, what: str) -> bytes:
         raise InputError(f"{name}: is a directory, not a file")
     if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{name}: is not a regular file")
-    raise InputError(f"{name}: has {status.st_size:,} bytes; at most {MOST_BYTES:,} are read")
+    raise InputError(f"{name}: has {status.st_size:,} bytes; at most {most:,} are read")
 
 
 def shown_path(path: Path) -> str:

@@ -57,7 +57,7 @@ def draw_residuals(points: Sequence[Point], band: tuple[float, float], title: st
         axes.axhspan(low, high, color=style.PALE, zorder=0)
         axes.axhline(0.0, color=style.INK, linewidth=1.4, zorder=1)
         _scatter(axes, points, kinds, unit, relative=True)
-        _log_axis(axes, "x", [point.predicted / unit for point in points])
+        set_log_axis(axes, "x", [point.predicted / unit for point in points])
         most = max(*(abs(100 * (point.measured / point.predicted - 1)) for point in points), abs(low), abs(high), 1.0)
         axes.set_ylim(-1.15 * most, 1.15 * most)
         axes.yaxis.set_major_formatter(
@@ -89,8 +89,8 @@ def draw_agreement(points: Sequence[Point], limit: float | None, title: str, foo
         style.add_frame(figure, title, foot)
         _add_legend(figure, kinds, any(point.fitted for point in points))
         axes = figure.subplots()
-        _log_axis(axes, "x", [value / unit for value in values])
-        _log_axis(axes, "y", [value / unit for value in values])
+        set_log_axis(axes, "x", [value / unit for value in values])
+        set_log_axis(axes, "y", [value / unit for value in values])
         ends = np.array(axes.get_xlim())
         if limit is not None:
             axes.fill_between(ends, ends * max(1 - limit, 1e-9), ends * (1 + limit), color=style.PALE, zorder=0)
@@ -150,7 +150,7 @@ def _add_legend(figure: Figure, kinds: dict[str, tuple[Any, Any, Any]], hollow: 
         style.add_legend(figure, handles, names, min(len(names), 4))
 
 
-def _log_axis(axes: Axes, which: str, values: Sequence[float]) -> None:
+def set_log_axis(axes: Axes, which: str, values: Sequence[float]) -> None:
     """Set a logarithmic axis that holds the values, with round ticks."""
     low, high = min(values), max(values)
     span = max(high / low, 2.0)

@@ -230,7 +230,7 @@ REFUSED = {
     "interfere --url http://x --figure gaps": "--figure gaps needs --plot FILE",
     "interfere --url http://x --plot a.txt": "a.txt",
     "interfere --url http://x --record no/folder/r.jsonl": "the folder",
-    "interfere --from missing.jsonl": "cannot read missing.jsonl",
+    "interfere --from missing.jsonl": "record missing.jsonl: no such file",
     "interfere --url http://x --prompt 1,2": "--prompt takes one value",
 }
 

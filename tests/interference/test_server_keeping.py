@@ -12,6 +12,7 @@ import pytest
 from costmodel.hardware.errors import InputError
 from costmodel.validation.backends import vllm_main, vllm_server
 from costmodel.validation.backends.vllm_server import check_folder, environment, known_flags
+from costmodel.validation.hiding import hidden
 
 STUBBORN = """
 import os, signal, subprocess, sys, time
@@ -30,11 +31,16 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="a process's orphans 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
     """A keeper whose patience is short, and what it keeps: (keeper, server's id, engine's id, folder)."""
-    script = tmp_path / "stubborn.py"
+    script, folder = tmp_path / "stubborn.py", tmp_path / "temporary"
     script.write_text(STUBBORN)
-    code = "import sys; from costmodel.validation.backends import keeper; keeper.PATIENCE = 0.5; sys.exit(keeper.keep(sys.argv[1:]))"
+    folder.mkdir()
+    code = (
+        "import sys; from costmodel.validation.backends import keeper; keeper.PATIENCE = 0.5; "
+        "sys.exit(keeper.keep(sys.argv[1], sys.argv[2:]))"
+    )
     process = subprocess.Popen(
-        [sys.executable, "-c", code, sys.executable, str(script)],
+        [sys.executable, "-c", code, str(folder), sys.executable, str(script)],
+        env=os.environ | {"TMPDIR": str(folder)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -62,7 +68,7 @@ def await_end(*pids):
 
 
 @linux
-@pytest.mark.parametrize("how", ["end of input", "SIGTERM", "SIGINT", "server killed"])
+@pytest.mark.parametrize("how", ["end of input", "SIGTERM", "SIGINT", "SIGHUP", "server killed"])
 def test_nothing_is_left(kept, how):
     keeper, server, engine, folder = kept
     assert (folder / "socket").exists()
@@ -77,27 +83,53 @@ def test_nothing_is_left(kept, how):
     assert not folder.exists()
 
 
+BOUND = """
+import multiprocessing, os, time
+from costmodel.validation.backends.vllm_main import bind_to_parent
+bind_to_parent(spawned=__name__ == "__mp_main__")
+if __name__ == "__main__":
+    engines = [multiprocessing.get_context(way).Process(target=time.sleep, args=(600,)) for way in ("fork", "spawn")]
+    for engine in engines:
+        engine.start()
+    print(os.getpid(), *(engine.pid for engine in engines), flush=True)
+    time.sleep(600)
+"""
+"""A server that starts processes as vLLM does, forked and spawned, and is bound as `vllm_main` is."""
+
+
 @linux
-def test_a_killed_client_takes_the_server_with_it(tmp_path):
-    """The client is killed outright: the system closes its end of the pipe."""
-    script = tmp_path / "stubborn.py"
-    script.write_text(STUBBORN)
+@pytest.mark.parametrize("victim", ["keeper", "server", "client"])
+def test_whoever_is_killed_outright_takes_the_server_with_it(tmp_path, victim):
+    """Nobody can tidy where the keeper is killed: the system kills what it kept."""
+    script, folder = tmp_path / "bound.py", tmp_path / "temporary"
+    script.write_text(BOUND)
+    folder.mkdir()
     client = (
         "import subprocess, sys, time\n"
-        "keeper = subprocess.Popen([sys.executable, '-m', 'costmodel.validation.backends.keeper', sys.executable, sys.argv[1]],"
-        " stdin=subprocess.PIPE, start_new_session=True)\n"
+        "keeper = subprocess.Popen([sys.executable, '-m', 'costmodel.validation.backends.keeper', *sys.argv[1:]], stdin=subprocess.PIPE)\n"
+        "print(keeper.pid, flush=True)\n"
         "time.sleep(600)"
     )
-    process = subprocess.Popen([sys.executable, "-c", client, str(script)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", client, str(folder), sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     with process.stdout:
-        server, engine, folder = process.stdout.readline().split()
-        process.kill()
-        process.wait()
-        assert await_end(int(server), int(engine))
-    until = time.monotonic() + 10
-    while Path(folder).exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not Path(folder).exists()
+        keeper = int(process.stdout.readline())
+        server, *engines = map(int, process.stdout.readline().split())
+        try:
+            assert all(map(lives, (server, *engines)))
+            time.sleep(0.5)  # the spawned one has come as far as to bind itself
+            os.kill({"keeper": keeper, "server": server, "client": process.pid}[victim], signal.SIGKILL)
+            assert await_end(server, *engines)
+        finally:
+            process.kill()
+            process.wait()
+            for pid in filter(lives, engines):
+                os.kill(pid, signal.SIGKILL)
+        assert await_end(keeper)
+    assert folder.exists() == (victim == "keeper")  # whose client removes it
 
 
 def serve(folder, **more):
@@ -132,6 +164,10 @@ def test_a_server_that_is_never_ready_is_given_up(tmp_path, monkeypatch):
             {"enable_prefix_caching": False, "gpu_memory_utilization": 0.9},
         ),
         (["--lora-modules", "a", "b"], {"lora_modules": "a b"}),
+        (["--max-model-len", "-1"], {"max_model_len": -1}),
+        (["--long-prefill-token-threshold", "4"], {"long_prefill_token_threshold": 4}),
+        (["--hf-overrides", '{"api_key": "sesame"}'], {"hf_overrides": "(not recorded)"}),
+        (["--otlp-traces-endpoint", "http://me:sesame@x"], {"otlp_traces_endpoint": "(not recorded)"}),
     ],
 )
 def test_flags(arguments, found):
@@ -139,7 +175,16 @@ def test_flags(arguments, found):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--api-key", "sesame"], ["--hf-token=sesame"], ["--port", "1"], ["--host", "x"], ["serve"]]
+    "arguments",
+    [
+        ["--api-key", "sesame"],
+        ["--hf-token=sesame"],
+        ["--x.auth_token", "sesame"],
+        ["-tp", "2"],
+        ["--port", "1"],
+        ["--host", "x"],
+        ["serve"],
+    ],
 )
 def test_flags_that_are_refused(arguments):
     with pytest.raises(InputError) as caught:
@@ -152,6 +197,29 @@ def test_the_servers_environment_has_no_key_and_asks_nobody(tmp_path):
     assert "VLLM_API_KEY" not in found
     assert found["HF_HUB_OFFLINE"] == found["VLLM_NO_USAGE_STATS"] == "1"
     assert found["PATH"] == "x"
+
+
+def test_secrets_of_the_environment_are_hidden():
+    given = {
+        "HF_TOKEN": "hf_sesame",
+        "AWS_SECRET_ACCESS_KEY": "sesame-2",
+        "PGPASSWORD": "sesame-3",
+        "PATH": "/usr/bin",
+        "A_KEY": "no",
+    }
+    text = "token hf_sesame, sesame-2 and sesame-3 at http://me:sesame@host/x, no PATH /usr/bin"
+    assert hidden(text, given) == "token ***, *** and *** at http://***@host/x, no PATH /usr/bin"
+
+
+def test_the_log_of_a_server_that_ends_holds_no_secret(tmp_path, monkeypatch):
+    (tmp_path / "chatty.py").write_text(
+        "import os; print('my token is', os.environ['HF_TOKEN'], flush=True); raise SystemExit(3)"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("HF_TOKEN", "hf_sesame")
+    monkeypatch.setattr(vllm_server, "MODULE", "chatty")
+    with pytest.raises(InputError, match=r"my token is \*\*\*$"):
+        serve(tmp_path)
 
 
 def test_folders_without_a_model(tmp_path, monkeypatch):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +12,7 @@ from typing import Any, Final
 from costmodel.hardware.catalog import load_gpu, resolve_gpu
 from costmodel.hardware.errors import InputError
 from costmodel.validation.measurements.measuring import Seen
+from costmodel.validation.measurements.types import Machine
 
 REASONS: Final = {
     0x04: "power cap",
@@ -47,6 +50,35 @@ def cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine() or "CPU"
+
+
+def local_machine(kind: str, count: int = 1) -> Machine:
+    """Return the machine that this process runs on, without torch, which would take a place on the GPU.
+
+    Args:
+        kind: ``cuda`` or ``cpu``.
+        count: devices of the engine.
+    """
+    if kind == "cpu":
+        return Machine(profile=profile_of(cpu_name(), None), device=cpu_name())
+    names = _driver_names()
+    device = names[0] if names else "unknown GPU"
+    return Machine(profile=profile_of(device, None), device=device, count=count)
+
+
+def _driver_names() -> list[str]:
+    """Return the names of the GPUs here, as the driver gives them; none where it does not tell."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    try:
+        found = subprocess.run(
+            [program, "--query-gpu=name", "--format=csv,noheader"],
+            capture_output=True, text=True, timeout=20, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in found.stdout.splitlines() if line.strip()]
 
 
 def profile_of(device: str, asked: str | None) -> str | None:

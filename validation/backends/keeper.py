@@ -1,10 +1,12 @@
 """Keeps a server, and ends it when whoever wanted it is gone, however that came about.
 
-    python -m costmodel.validation.backends.keeper COMMAND…
+    python -m costmodel.validation.backends.keeper FOLDER COMMAND…
 
 The server runs in a session of its own. It is ended when this process's standard input ends, which the system sees to even if the
-process at its other end is killed; on SIGTERM and SIGINT; and what it leaves behind is ended when it ends itself. Its temporary files are
-in a folder that is removed. Exit code: the server's, or 0 if it was ended from here.
+process at its other end is killed; on SIGTERM, SIGINT and SIGHUP; and what it leaves behind is ended when it ends itself. Should this
+process be killed, the system kills the server with it, and the server's own processes with that one (:func:`die_with_parent`). The
+server's temporary files are in FOLDER, which is removed; whoever starts this process makes it, and removes it too. Exit code: the
+server's, or 0 if it was ended from here.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -26,13 +27,11 @@ from typing import Final
 PATIENCE: Final = 10.0
 """From asking the server to end until it is killed [s]."""
 TICK: Final = 0.1
-MOST_CHARACTERS: Final = 60
-"""Sockets in a folder of a longer name have names that are too long for the system."""
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36
 
 
-def keep(command: list[str]) -> int:
+def keep(folder: str, command: list[str]) -> int:
     """Run a server until somebody ends it or it ends itself; return the exit code."""
     asked = False
 
@@ -43,16 +42,13 @@ def keep(command: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)  # what the server's main process leaves behind becomes a child of this one
-    folder = tempfile.mkdtemp(prefix="costmodel-")
-    sockets = folder if len(folder) <= MOST_CHARACTERS else tempfile.mkdtemp(prefix="costmodel-", dir="/tmp")
+    me = os.getpid()
     try:
-        places = {"TMPDIR": folder, "VLLM_RPC_BASE_PATH": sockets}
         server = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            env=os.environ | places,
             start_new_session=True,
-            preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509  there is one thread
+            preexec_fn=lambda: die_with_parent(me),  # noqa: PLW1509  there is one thread
         )
         try:
             while server.poll() is None and not asked and not _input_ended():
@@ -62,8 +58,14 @@ def keep(command: list[str]) -> int:
             _end(server)
         return (code if code is not None else 0) % 256
     finally:
-        for made in (folder, sockets):
-            shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the system kill this process when its parent dies, whose process id this is; at once, if that has happened (Linux)."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if sys.platform == "linux" and os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _input_ended() -> bool:
@@ -118,4 +120,4 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(keep(sys.argv[1:]))
+    sys.exit(keep(sys.argv[1], sys.argv[2:]))

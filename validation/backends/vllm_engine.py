@@ -22,6 +22,7 @@ from costmodel.validation.backends.asked import (
 from costmodel.validation.backends.devices import Nvml, device_name, profile_of, versions
 from costmodel.validation.backends.vllm_driver import Calls, Driver
 from costmodel.validation.backends.vllm_recorder import Recorded
+from costmodel.validation.hiding import hidden
 from costmodel.validation.measurements.files import Sample
 from costmodel.validation.measurements.measuring import Seen
 from costmodel.validation.measurements.plan import Limits, Point
@@ -76,7 +77,9 @@ class VllmEngine:
         if asked.random_weights:
             os.environ.setdefault("HF_HUB_OFFLINE", "1")
         self._vllm = import_vllm()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="costmodel-")
+        self._before = tempfile.tempdir, os.environ.get("TMPDIR")
+        tempfile.tempdir = os.environ["TMPDIR"] = self._folder.name  # vLLM leaves files where it is interrupted
         self._llm: Any = None
         try:
             self._llm = self._start()
@@ -120,8 +123,9 @@ class VllmEngine:
             "enable_prefix_caching": True,
         }
         if asked.random_weights:
-            self._folder = tempfile.TemporaryDirectory(prefix="costmodel-")
-            model = str(write_folder(self._files, Path(self._folder.name)))
+            folder = Path(self._folder.name) / "model"
+            folder.mkdir()
+            model = str(write_folder(self._files, folder))
         else:
             model = served_name(asked)
         named = {name: value for name, value in self._given.items() if value is not None}
@@ -129,7 +133,7 @@ class VllmEngine:
             return self._vllm.LLM(model=model, skip_tokenizer_init=True, disable_log_stats=False, **named)
         except Exception as error:
             lines = [line for line in str(error).splitlines() if line.strip()] or ["no reason given"]
-            reason = " ".join(lines[:4])
+            reason = hidden(" ".join(lines[:4]))
             raise InputError(f"vLLM did not start {asked.model} ({type(error).__name__}): {reason}") from error
 
     def _platform(self) -> tuple[str, int | None]:
@@ -242,6 +246,10 @@ class VllmEngine:
             from vllm.distributed import cleanup_dist_env_and_memory
 
             cleanup_dist_env_and_memory()
-        if self._folder is not None:
+        tempfile.tempdir, variable = self._before
+        if variable is None:
+            os.environ.pop("TMPDIR", None)
+        else:
+            os.environ["TMPDIR"] = variable
+        with suppress(OSError):
             self._folder.cleanup()
-            self._folder = None

@@ -7,6 +7,8 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from typing import IO, Any, Final, NamedTuple
 
 from costmodel.hardware.errors import InputError, shown
 from costmodel.hardware.reading import shown_path
+from costmodel.validation.hiding import hidden, is_secret
 
 MODULE = "costmodel.validation.backends.vllm_main"
 """Is run as the server."""
@@ -27,11 +30,15 @@ PATIENCE: Final = 900.0
 """For a server to be ready [s]."""
 STOPPING: Final = 30.0
 """For a server to be gone [s]; its keeper kills it well before."""
+MOST_CHARACTERS: Final = 60
+"""Sockets in a folder of a longer name have names that are too long for the system."""
 LAST_LINES: Final = 6
 """Of the server's log in an error."""
 OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 """A server of a local folder asks nobody anything."""
-SECRETS: Final = ("key", "token", "secret", "password")
+PLAIN: Final = re.compile(r"[\w.:+,/-]{1,100}( [\w.:+,/-]{1,100})*")
+"""Values of flags that are recorded; documents and addresses with a user may hold secrets."""
+NOT_RECORDED: Final = "(not recorded)"
 TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "tekken.json", "vocab.json")
 
 
@@ -94,7 +101,7 @@ def known_flags(arguments: Sequence[str]) -> dict[str, str | int | float | bool 
         if argument.startswith("--"):
             name, given, value = argument[2:].partition("=")
             name = name.replace("-", "_")
-            if any(secret in name.split("_") for secret in SECRETS):
+            if is_secret(name):
                 raise InputError(
                     f"--{name.replace('_', '-')}: a secret does not belong into a command; use the environment"
                 )
@@ -103,8 +110,10 @@ def known_flags(arguments: Sequence[str]) -> dict[str, str | int | float | bool 
             key, plain = (name[3:], False) if name.startswith("no_") else (name, True)
             found[key] = _value(value) if given else plain
             name = key
-        elif name:
-            found[name] = _value(argument) if found[name] is True else f"{found[name]} {argument}"
+        elif name and (not argument.startswith("-") or _is_number(argument)):
+            found[name] = _value(argument) if found[name] is True else _value(f"{found[name]} {argument}")
+        elif argument.startswith("-"):
+            raise InputError(f"{shown(argument)}: write flags of `vllm serve` in full, with two dashes")
         else:
             raise InputError(
                 f"{shown(argument)} is no flag of `vllm serve`; those come behind `--`, e.g. -- --dtype float32"
@@ -116,7 +125,11 @@ def _value(text: str) -> str | int | float:
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
-    return text
+    return text if PLAIN.fullmatch(text) and hidden(text) == text else NOT_RECORDED
+
+
+def _is_number(text: str) -> bool:
+    return isinstance(_value(text), int | float)
 
 
 def environment(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
@@ -154,23 +167,36 @@ def serving(
     """
     flags = known_flags(arguments)
     port = _free_port()
-    command = [sys.executable, "-m", "costmodel.validation.backends.keeper"]
+    made = _folder()
+    command = [sys.executable, "-m", "costmodel.validation.backends.keeper", made]
     command += [sys.executable, "-m", MODULE, "serve", str(folder)]
     command += ["--host", HOST, "--port", str(port), *arguments]
-    with tempfile.TemporaryFile() as log:  # has no name: nothing is left of it
-        keeper = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            env=environment(folder, os.environ),
-            start_new_session=True,  # Ctrl-C on the terminal is the client's
-        )
-        try:
-            _await(keeper, port, lambda: _tail(log), watch, patience)
-            yield Running(f"http://{HOST}:{port}", flags, lambda: keeper.poll() is None, lambda: _tail(log))
-        finally:
-            _stop(keeper)
+    try:
+        with tempfile.TemporaryFile() as log:  # has no name: nothing is left of it
+            keeper = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment(folder, os.environ) | {"TMPDIR": made, "VLLM_RPC_BASE_PATH": made},
+                start_new_session=True,  # Ctrl-C on the terminal is the client's
+            )
+            try:
+                _await(keeper, port, lambda: _tail(log), watch, patience)
+                yield Running(f"http://{HOST}:{port}", flags, lambda: keeper.poll() is None, lambda: _tail(log))
+            finally:
+                _stop(keeper)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _folder() -> str:
+    """Return a new folder for the server's temporary files, with a name that leaves room for those of sockets."""
+    made = tempfile.mkdtemp(prefix="costmodel-")
+    if len(made) <= MOST_CHARACTERS:
+        return made
+    os.rmdir(made)
+    return tempfile.mkdtemp(prefix="costmodel-", dir="/tmp")
 
 
 def _stop(keeper: subprocess.Popen[bytes]) -> None:
@@ -225,4 +251,4 @@ def _tail(log: IO[bytes]) -> str:
     text = os.pread(log.fileno(), 16384, start).decode("utf-8", errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if "Error" in line and "Traceback" not in line and " WARNING " not in line]
-    return " | ".join((telling or lines)[-LAST_LINES:]) or "it is empty"
+    return hidden(" | ".join((telling or lines)[-LAST_LINES:])) or "it is empty"

@@ -17,6 +17,7 @@ from costmodel.validation.checking.interference import check_experiment, experim
 from costmodel.validation.checking.served import check_run
 from costmodel.validation.checking.steps import check_steps
 from costmodel.validation.interference.records import read_record
+from costmodel.validation.lines import MOST_BYTES
 from costmodel.validation.measurements.files import read_measurement
 
 MEASUREMENT: Final = "costmodel.measurement/"
@@ -40,7 +41,7 @@ def check_file(path: Path, asked: Asked, progress: Callable[[Progress], None] | 
     Raises:
         InputError: no file, one of no known kind, or one that cannot be checked; the message names the file.
     """
-    text = read_text(path, "file")
+    text = read_text(path, "file", MOST_BYTES)
     try:
         yield from _checked(path, text, asked, progress)
     except InputError as error:
@@ -100,7 +101,7 @@ def _lines(text: str, most: int | None = None) -> Iterator[tuple[int, dict[str, 
     """Yield the objects of a file that has one a line, with their numbers, or the one object that it is."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     else:
         yield 1, found

@@ -12,6 +12,9 @@ from costmodel.validation.fitting.measured import describe, kind_of, measured_de
 from costmodel.validation.fitting.step_model import step_work
 from costmodel.validation.measurements.types import Measurement
 
+OWN = ("calibration", "rung", "engine", "assume_efficiency")
+"""Options that choose the prediction of a step; all others are of a simulated server."""
+
 
 def check_steps(path: Path, measurement: Measurement, asked: Asked) -> tuple[CheckedFile, Sequence[Row]]:
     """Return every kind of step of a measurement beside its prediction.
@@ -33,6 +36,9 @@ def check_steps(path: Path, measurement: Measurement, asked: Asked) -> tuple[Che
         )
     if asked.model is not None:
         raise InputError("a measurement says which model it is of; leave out --model")
+    others = [name for name in asked.options if name not in OWN]
+    if others:
+        raise InputError(f"a measurement says how its engine ran; leave out --{others[0].replace('_', '-')}")
     deployment = measured_deployment(measurement, asked.gpu)
     predictor = make_predictor(deployment, asked, measurement.engine.name)
     windows = predictor.parameters.windows

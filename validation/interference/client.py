@@ -7,7 +7,9 @@ have been stamped. Nothing but the given address is contacted: no redirects are 
 from __future__ import annotations
 
 import asyncio
+import html
 import json
+import re
 import ssl
 import time
 from collections import deque
@@ -15,14 +17,24 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from costmodel.hardware.errors import InputError, one_line, shown
 
 MOST_BYTES: Final = 16 << 20
-"""A line, a header or a chunk that is longer is no answer of a language model."""
+"""A page, a header or a chunk that is longer is no answer of a language model."""
+MOST_HEAD: Final = 256 << 10
+"""Headers that are longer are none of a server that means well."""
+MOST_LINE: Final = 4 << 20
+"""A line of a stream that is longer is none either."""
 MOST_SHOWN: Final = 200
 """Characters of a server's own words in an error."""
+MOST_AT_ONCE: Final = 100_000
+"""Tokens of one piece; a server that counts more cannot be believed."""
+LEAST_KNOWN: Final = 4
+"""Characters of a key that are taken away where an error was cut within it."""
+ROOM: Final = 64
+"""Tokens by which an answer may be longer than twice what was asked for; servers count them in different ways."""
 WHOLE: Final = ("length", "stop")
 """Reasons to finish that are no failure."""
 
@@ -74,7 +86,7 @@ def parse_url(url: str) -> Address:
         raise InputError(
             "--url: user, password, query and fragment do not belong into it; a key comes from the environment (--api-key-env NAME)"
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise InputError(f"--url {shown(url)}: is no address; it looks like http://localhost:8000")
     if any(character.isspace() or not character.isprintable() for character in url) or not url.isascii():
         raise InputError(f"--url {shown(url)}: has characters that an address cannot have")
@@ -131,6 +143,14 @@ class Head(NamedTuple):
     headers: dict[str, str]
 
 
+class Page(NamedTuple):
+    """A page that was asked for: status, headers (in lower case) and text."""
+
+    status: int
+    headers: dict[str, str]
+    text: str
+
+
 def parse_head(content: bytes) -> Head:
     """Return the head of a response.
 
@@ -140,7 +160,11 @@ def parse_head(content: bytes) -> Head:
     first, *lines = content.decode("latin-1").split("\r\n")
     words = first.split(" ", 2)
     if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdecimal():
-        raise RequestError(f"malformed: the answer begins with {shown(first)}, not with an HTTP status")
+        raise RequestError(
+            f"malformed: the answer begins with {shown(first)}, not with an HTTP status; is it http or https?"
+        )
+    if len(words[1]) != 3:
+        raise RequestError(f"malformed: {shown(words[1])} is no HTTP status")
     pairs = (line.partition(":") for line in lines if line)
     return Head(int(words[1]), {name.strip().lower(): value.strip() for name, _, value in pairs})
 
@@ -192,8 +216,9 @@ class Events:
     """Takes server-sent events apart."""
 
     def __init__(self) -> None:
-        self._buffer = b""
+        self._buffer = bytearray()
         self._data: list[str] = []
+        self._begun = False
 
     def feed(self, data: bytes) -> list[str]:
         """Return the data of every event that is whole.
@@ -201,9 +226,16 @@ class Events:
         Raises:
             RequestError: a line is none of an event stream.
         """
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        if len(self._buffer) > MOST_BYTES:
+        if not self._begun and len(self._buffer + data) >= 3:
+            self._begun = True
+            data, self._buffer = bytes(self._buffer + data).removeprefix(b"\xef\xbb\xbf"), bytearray()
+        self._buffer += data
+        if len(self._buffer) > MOST_LINE:
             raise RequestError("malformed: a line without end")
+        if b"\n" not in data:
+            return []
+        *lines, rest = bytes(self._buffer).split(b"\n")
+        self._buffer = bytearray(rest)
         found = []
         for raw in lines:
             try:
@@ -230,6 +262,7 @@ class Answered:
         finish: reason that the server gave.
         tokens: that were counted.
         prompt_tokens, cached_tokens, output_tokens: as the server counted them.
+        most: tokens that an answer can have; None where nobody knows.
     """
 
     finish: str | None = None
@@ -237,6 +270,7 @@ class Answered:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
+    most: int | None = None
 
     def take(self, content: Any) -> int:
         """Take one event; return how many tokens came with it.
@@ -263,6 +297,10 @@ class Answered:
             count = max(total - self.tokens, 0)
         else:
             count = int(_has_token(choice))
+        if count > MOST_AT_ONCE or (self.most is not None and self.tokens + count > self.most):
+            raise RequestError(
+                f"malformed: the server does not end an answer: {self.tokens + count:,} tokens where fewer were asked for"
+            )
         self.finish = choice.get("finish_reason") or self.finish
         self.tokens += count
         return count
@@ -272,11 +310,11 @@ class Answered:
         prompt, total, details = (
             usage.get(key) for key in ("prompt_tokens", "completion_tokens", "prompt_tokens_details")
         )
-        if isinstance(prompt, int):
+        if _is_count(prompt):
             self.prompt_tokens = prompt
-        if isinstance(details, dict) and isinstance(details.get("cached_tokens"), int):
+        if isinstance(details, dict) and _is_count(details.get("cached_tokens")):
             self.cached_tokens = details["cached_tokens"]
-        if not isinstance(total, int):
+        if not _is_count(total):
             return None
         self.output_tokens = total
         return total
@@ -291,6 +329,11 @@ class Answered:
             raise RequestError(f"stopped mid-stream: no reason to finish after {self.tokens:,} tokens")
         if self.finish not in WHOLE:
             raise RequestError(f"the server ended the answer: {shown(self.finish)}")
+
+
+def _is_count(value: Any) -> bool:
+    """Tell whether a server's number can be one of tokens."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9
 
 
 def _has_token(choice: dict[str, Any]) -> bool:
@@ -320,48 +363,83 @@ class Client:
     def __init__(self, address: Address, key: str | None = None, patience: float = 60.0) -> None:
         self.address, self.patience = address, patience
         self._key = key
+        self._forms = _forms(key) if key else ()
         self._context = ssl.create_default_context() if address.secure else None
 
-    def clean(self, text: str) -> str:
-        """Return a text without the key, which servers like to quote."""
-        return text.replace(self._key, "***") if self._key else text
+    @property
+    def has_key(self) -> bool:
+        """A key is sent."""
+        return bool(self._key)
 
-    async def get(self, path: str) -> tuple[int, str]:
-        """Return status and text of a page.
+    def clean(self, text: str) -> str:
+        """Return a text without the key, which servers like to quote: as it is, escaped, or cut off where a text was shortened."""
+        if not self._key:
+            return text
+        for form in self._forms:
+            text = text.replace(form, "***")
+            for length in range(len(form) - 1, LEAST_KNOWN - 1, -1):
+                text = text.replace(form[:length] + "...", "***...")
+        return text
+
+    async def get(self, path: str) -> Page:
+        """Return a page.
 
         Raises:
             RequestError: there is none.
         """
         body = bytearray()
-        status = 0
-        async with aclosing(self._exchange("GET", path, None)) as pieces:
-            async for head, _, data in pieces:
-                status = head.status
-                body += data
-                if len(body) > MOST_BYTES:
-                    raise RequestError("malformed: a page without end")
-        return status, body.decode("utf-8", errors="replace")
+        head = Head(0, {})
+        try:
+            async with asyncio.timeout(self.patience), aclosing(self._exchange("GET", path, None)) as pieces:
+                async for head, _, data in pieces:  # noqa: B007  the last one is returned
+                    body += data
+                    if len(body) > MOST_BYTES:
+                        raise RequestError("malformed: a page without end")
+        except TimeoutError:
+            raise RequestError(f"slow: {path} took more than {self.patience:g} s") from None
+        return Page(head.status, head.headers, body.decode("utf-8", errors="replace"))
 
-    async def stream(self, path: str, body: bytes, on_tokens: Callable[[float, int], None]) -> Answered:
+    async def stream(
+        self, path: str, body: bytes, on_tokens: Callable[[float, int], None], asked: int | None = None
+    ) -> Answered:
         """Ask for an answer and hear its tokens.
 
         Args:
             path: of the API, from ``/v1`` on.
             body: of the request (:func:`encoded`).
             on_tokens: called with the time (``time.monotonic``) and the number of tokens of every piece that has any.
+            asked: tokens that the request asks for at most; None where nobody knows.
 
         Raises:
             RequestError: anything went wrong; what came before has been heard.
         """
-        answered, events = Answered(), Events()
+        try:
+            return await self._stream(path, body, on_tokens, None if asked is None else 2 * asked + ROOM)
+        except RequestError as error:
+            raise RequestError(self.clean(str(error)), error.status) from None
+
+    async def _stream(
+        self, path: str, body: bytes, on_tokens: Callable[[float, int], None], most: int | None
+    ) -> Answered:
+        answered, events = Answered(most=most), Events()
         wrong: bytes | None = None
-        status = 0
+        status, heard = 0, time.monotonic()
         async with aclosing(self._exchange("POST", path, body)) as pieces:
             async for head, when, data in pieces:
                 status = head.status
-                if status != 200 or "text/event-stream" not in head.headers.get("content-type", ""):
-                    wrong = ((wrong or b"") + data)[:MOST_BYTES]
-                elif self._hear(events.feed(data), answered, when, on_tokens):
+                if (refused := _no_stream(head)) is not None:
+                    if refused:
+                        raise RequestError(refused)
+                    wrong = (wrong or b"") + data
+                    if len(wrong) > MOST_BYTES or when - heard > self.patience:
+                        break
+                    continue
+                texts = events.feed(data)
+                if texts:
+                    heard = when
+                elif when - heard > self.patience:
+                    raise RequestError(f"slow: no token came for {self.patience:g} s, though the server sent something")
+                if self._hear(texts, answered, when, on_tokens):
                     break
         if wrong is not None:
             raise self._refusal(status, wrong)
@@ -377,22 +455,20 @@ class Client:
                 if over:
                     break
                 count += answered.take(_parsed(text))
-        except RequestError as error:
-            raise RequestError(self.clean(str(error)), error.status) from None
         finally:
             if count:
                 on_tokens(when, count)
         return over
 
     def _refusal(self, status: int, body: bytes) -> RequestError:
-        text = body.decode("utf-8", errors="replace")
+        text = self.clean(body.decode("utf-8", errors="replace"))
         try:
             said = _words(json.loads(text))
-        except ValueError:
+        except (ValueError, RecursionError):
             said = shown(text, MOST_SHOWN)
         if status == 200:
-            return RequestError(self.clean(f"malformed: the answer is no event stream: {said}"))
-        return RequestError(self.clean(f"status {status}: {said}"), status)
+            return RequestError(f"malformed: the answer is no event stream: {said}")
+        return RequestError(f"status {status}: {said}", status)
 
     async def _exchange(
         self, method: str, path: str, body: bytes | None
@@ -432,22 +508,38 @@ class Client:
             lines.append(f"Authorization: Bearer {self._key}")
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + content
 
+    async def _head(self, wire: _Wire) -> tuple[Head, float, bytes]:
+        """Return the head of a response, when it came, and what came behind it."""
+        buffer = bytearray()
+        until = time.monotonic() + self.patience
+        while True:
+            while (end := buffer.find(b"\r\n\r\n")) < 0:
+                piece = await wire.next(self.patience)
+                if piece is None and buffer:
+                    raise RequestError(
+                        f"malformed: {shown(bytes(buffer[:MOST_SHOWN]))} is no whole answer of an HTTP server"
+                    )
+                if piece is None:
+                    raise RequestError("dropped: the server closed the connection before it answered")
+                when, data = piece
+                buffer += data
+                if len(buffer) > MOST_HEAD:
+                    raise RequestError("malformed: headers without end")
+                if when > until:
+                    raise RequestError(f"slow: the headers of an answer took more than {self.patience:g} s")
+            head, rest = parse_head(bytes(buffer[:end])), bytes(buffer[end + 4 :])
+            if head.status // 100 != 1:
+                return head, when, rest
+            buffer = bytearray(rest)  # a server that says "continue" before it answers
+
     async def _pieces(self, wire: _Wire) -> AsyncGenerator[tuple[Head, float, bytes], None]:
         """Yield the pieces of a response."""
-        buffer = bytearray()
-        while (end := buffer.find(b"\r\n\r\n")) < 0:
-            piece = await wire.next(self.patience)
-            if piece is None:
-                raise RequestError("dropped: the server closed the connection before it answered")
-            when, data = piece
-            buffer += data
-            if len(buffer) > MOST_BYTES:
-                raise RequestError("malformed: headers without end")
-        head = parse_head(bytes(buffer[:end]))
-        rest = bytes(buffer[end + 4 :])
+        head, when, rest = await self._head(wire)
         unchunker = Unchunker() if "chunked" in head.headers.get("transfer-encoding", "").lower() else None
         length = head.headers.get("content-length")
-        left = int(length) if length is not None and length.isdecimal() and unchunker is None else None
+        if length is not None and not re.fullmatch("[0-9]{1,18}", length):
+            raise RequestError(f"malformed: {shown(length)} is no length of an answer")
+        left = int(length) if length is not None and unchunker is None else None
         yield head, when, b""
         while True:
             if rest:
@@ -470,8 +562,36 @@ def encoded(body: dict[str, Any]) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
+def _no_stream(head: Head) -> str | None:
+    """Tell why a response is no stream of events; nothing where its body says why, None where it is one."""
+    if head.status != 200 or "text/event-stream" not in head.headers.get("content-type", "").lower():
+        return redirection(head.status, head.headers) or ""
+    encoding = head.headers.get("content-encoding", "identity").lower()
+    if encoding not in ("", "identity"):
+        return f"malformed: the answer is compressed ({shown(encoding)}), which nobody asked for"
+    return None
+
+
+def redirection(status: int, headers: dict[str, str]) -> str | None:
+    """Say where a server sends its clients, without what may be secret there; None if it does not."""
+    if status // 100 != 3:
+        return None
+    target = headers.get("location", "").partition("?")[0].partition("#")[0]
+    scheme, mark, rest = target.partition("://")
+    host, slash, path = rest.partition("/")
+    shorter = scheme + mark + host.rpartition("@")[2] + slash + path
+    return f"status {status}: it sends its clients to {shown(shorter, MOST_SHOWN)}, which is not followed; give the address that is meant"
+
+
+def _forms(key: str) -> tuple[str, ...]:
+    """Return how a key may be written in an answer, the longest first."""
+    forms = {key, quote(key, safe=""), quote(key), html.escape(key)}
+    forms |= {key.replace("/", "\\/"), key.replace("/", "\\\\/")}  # as JSON may have it, and as Python shows that
+    return tuple(sorted(forms, key=lambda form: (-len(form), form)))
+
+
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise RequestError(f"malformed: {shown(text)} is no JSON") from None

@@ -99,9 +99,9 @@ class Experiment:
 
         Raises:
             ServerLostError: no stream gets an answer any more; the record says why.
-            asyncio.CancelledError: Ctrl-C or SIGTERM; the record ends with a note.
+            asyncio.CancelledError: Ctrl-C, SIGTERM or SIGHUP; the record ends with a note.
         """
-        with _ended_by_sigterm():
+        with _ended_by_signals():
             try:
                 await self._warm_up()
                 for name, duration in (("baseline", self.plan.baseline_s), ("injected", self.plan.duration_s)):
@@ -118,7 +118,7 @@ class Experiment:
         for index in range(WARM_UP):
             self.watch(Progress("warm-up", index, WARM_UP, 0, 0))
             try:
-                await self.client.stream(self.speech.path, self._injected_body(), lambda _, __: None)
+                await self.client.stream(self.speech.path, self._injected_body(), lambda _, __: None, INJECTED_OUTPUT)
             except RequestError as error:
                 raise ServerLostError(
                     f"a prompt of {self.plan.prompt_tokens:,} tokens was not answered: {error}"
@@ -248,7 +248,9 @@ class Experiment:
         over: dict[str, Any] = {"outcome": "stopped"}
         good = False
         try:
-            answered = await self.client.stream(self.speech.path, body, hear)
+            answered = await self.client.stream(
+                self.speech.path, body, hear, self.plan.output_tokens if about else INJECTED_OUTPUT
+            )
             over, good = {"outcome": "whole"}, True
             for key in ("prompt_tokens", "cached_tokens", "output_tokens"):
                 if (value := getattr(answered, key)) is not None:
@@ -267,17 +269,25 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the experiment as Ctrl-C does."""
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the experiment as Ctrl-C does; a signal that is ignored stays so."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    before = signal.getsignal(signal.SIGTERM)
+    before = {}
     try:
-        loop.add_signal_handler(signal.SIGTERM, lambda: task.cancel() if task is not None else None)
-    except (NotImplementedError, ValueError, RuntimeError):  # no such signals here, or not the main thread
-        yield
-        return
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if (handler := signal.getsignal(number)) != signal.SIG_IGN:
+                loop.add_signal_handler(number, lambda: task.cancel() if task is not None else None)
+                before[number] = handler
+    except (
+        NotImplementedError,
+        ValueError,
+        RuntimeError,
+        AttributeError,
+    ):  # no such signals here, or not the main thread
+        pass
     try:
         yield
     finally:
-        loop.remove_signal_handler(signal.SIGTERM)
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)

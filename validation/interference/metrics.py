@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -38,8 +39,13 @@ def counts(text: str) -> dict[str, float]:
     """Return what is kept of a page of metrics; engines of one server are summed. Buckets are ``STEPS<=bound``."""
     found: dict[str, float] = {}
     for name, labels, value in parse_metrics(text):
-        key = f"{STEPS}<={labels.get('le')}" if name == f"{STEPS}_bucket" else name
-        if key in COUNTERS or name == f"{STEPS}_bucket":
+        key = name
+        if name == f"{STEPS}_bucket":
+            try:
+                key = f"{STEPS}<={float(labels.get('le', ''))}"
+            except ValueError:
+                continue
+        if (key in COUNTERS or name == f"{STEPS}_bucket") and math.isfinite(value):
             found[key] = found.get(key, 0.0) + value
     return found
 
@@ -65,16 +71,21 @@ def steps_beyond(grown: Mapping[str, float], tokens: int) -> tuple[int, float] |
 async def page(client: Client, path: str) -> str | None:
     """Return a page of the server; None where there is none."""
     try:
-        status, text = await client.get(path)
+        found = await client.get(path)
     except RequestError:
         return None
-    return text if status == 200 else None
+    return found.text if found.status == 200 else None
 
 
 async def document(client: Client, path: str) -> dict[str, Any]:
     """Return a JSON page of the server; empty where there is none."""
+    return parsed(await page(client, path) or "")
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """Return the JSON object that a text is; empty if it is none."""
     try:
-        found = json.loads(await page(client, path) or "")
-    except ValueError:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

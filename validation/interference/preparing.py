@@ -1,18 +1,13 @@
-"""What is known of a server before the experiment: its model, its limits, its flags, and the machine that it runs on."""
+"""What is known of a server before the experiment: its model, its limits, its flags."""
 
 from __future__ import annotations
 
-import platform
-import shutil
-import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from costmodel.hardware.errors import InputError, shown
 from costmodel.validation.interference import metrics
-from costmodel.validation.interference.client import Client, RequestError
-from costmodel.validation.measurements.types import Machine
+from costmodel.validation.interference.client import Client, RequestError, redirection
 
 MOST_OUTPUT: Final = 100_000
 """Tokens of an answer, where the model would take more."""
@@ -47,23 +42,37 @@ async def inspect(client: Client, name: str | None) -> Found:
     Raises:
         InputError: it does not answer, has no model or none of this name.
     """
+    where = f"the server at {client.clean(client.address.url)}"
     try:
-        status, text = await client.get("/v1/models")
+        page = await client.get("/v1/models")
     except RequestError as error:
-        raise InputError(f"the server at {client.address.url} does not answer: {error}") from None
-    if status in (401, 403):
+        raise InputError(f"{where} does not answer: {error}") from None
+    if page.status in (401, 403):
         raise InputError(
-            f"the server at {client.address.url} wants a key (status {status}); name the variable that holds it: --api-key-env NAME"
+            f"{where} wants {'another' if client.has_key else 'a'} key (status {page.status}); "
+            "name the variable that holds it: --api-key-env NAME"
         )
-    listed = await metrics.document(client, "/v1/models") if status == 200 and text else {}
-    models = [each for each in listed.get("data") or [] if isinstance(each, dict) and isinstance(each.get("id"), str)]
+    if (sent := redirection(page.status, page.headers)) is not None:
+        raise InputError(f"{where} does not answer: {client.clean(sent)}")
+    if page.status == 429 or page.status >= 500:
+        raise InputError(
+            f"{where} does not answer: status {page.status}: {client.clean(shown(client.clean(page.text), 200))}"
+        )
+    listed = metrics.parsed(page.text) if page.status == 200 else {}
+    data = listed.get("data")
+    models = (
+        [each for each in data if isinstance(each, dict) and isinstance(each.get("id"), str)]
+        if isinstance(data, list)
+        else []
+    )
     chosen = next((each for each in models if name in (None, each["id"])), None)
     if chosen is None and (name is None or models):
-        known = ", ".join(each["id"] for each in models)
+        known = ", ".join(printable(each["id"]) for each in models)
         raise InputError(
-            f"the server at {client.address.url} has no model {shown(name)}; it has: {known}"
+            client.clean(f"{where} has no model {shown(name)}; it has: {known}")
             if known
-            else f"the server at {client.address.url} lists no model (status {status}); name one with --served-model-name"
+            else f"{where} lists no model (status {page.status}); name one with --served-model-name, or check the address: "
+            "it ends where /v1 begins"
         )
     version = (await metrics.document(client, "/version")).get("version")
     flags = metrics.flags(await metrics.page(client, "/metrics") or "")
@@ -71,11 +80,16 @@ async def inspect(client: Client, name: str | None) -> Found:
     vllm = bool(flags) or (chosen is not None and chosen.get("owned_by") == "vllm")
     return Found(
         model=chosen["id"] if chosen else str(name),
-        longest=longest if isinstance(longest, int) else None,
+        longest=longest if isinstance(longest, int) and not isinstance(longest, bool) and longest > 0 else None,
         engine="vllm" if vllm else None,
-        version=version if isinstance(version, str) else None,
-        flags=flags,
+        version=client.clean(printable(version)) if isinstance(version, str) else None,
+        flags={key: client.clean(printable(value)) for key, value in flags.items()},
     )
+
+
+def printable(text: str) -> str:
+    """Return a server's words as they can be shown and kept: no control characters, and not too many."""
+    return "".join(each if each.isprintable() else "?" for each in text[:200])
 
 
 def output_tokens(found: Found, context: int, prompt: int, asked: int | None) -> int:
@@ -95,45 +109,3 @@ def output_tokens(found: Found, context: int, prompt: int, asked: int | None) ->
     if asked is not None and asked > room:
         raise InputError(f"--output {asked:,}: after a context of {context:,} the server has room for {room:,} tokens")
     return asked or min(room, MOST_OUTPUT)
-
-
-def local_machine(cpu: bool, count: int = 1) -> Machine:
-    """Return the machine that this process runs on.
-
-    Args:
-        cpu: the engine computes on the CPU.
-        count: GPUs of the engine.
-    """
-    if cpu:
-        return Machine(profile=None, device=_processor(), count=1)
-    names = _gpus()
-    return Machine(profile=None, device=names[0] if names else "unknown GPU", count=count)
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine() or "unknown CPU"
-
-
-def _gpus() -> list[str]:
-    """Return the names of the GPUs here, as the driver gives them; none where it does not tell."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    try:
-        found = subprocess.run(
-            [program, "--query-gpu=name", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [line.strip() for line in found.stdout.splitlines() if line.strip()]

@@ -22,22 +22,24 @@ client's monotonic clock:
 from __future__ import annotations
 
 import json
-import math
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, BinaryIO, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError
 
 from costmodel.hardware.errors import InputError, shown
 from costmodel.hardware.profile import Frozen
-from costmodel.hardware.reading import shown_path
+from costmodel.hardware.reading import read_text, shown_path
+from costmodel.validation.lines import MOST_BYTES, Lines
 from costmodel.validation.measurements.types import Machine, Model
 
 LATE = 0.02
 """A client that is later than this is noted with the moment [s]."""
 
+LONGEST = 1e8
+"""No record takes longer [s]."""
 MOST_AT_ONCE = 1_000_000
 """Tokens that can have come together; more are a broken file."""
 SCHEMA = "costmodel.interference_record/1"
@@ -246,13 +248,10 @@ class Recorder:
     """
 
     def __init__(self, path: Path, header: Header) -> None:
-        self._file: BinaryIO
         try:
-            self._file = path.open("xb", buffering=0)
+            self._lines = Lines(path)
         except FileExistsError:
             raise InputError(f"{shown_path(path)} exists; use --force to replace it") from None
-        except OSError as error:
-            raise InputError(f"cannot write {shown_path(path)}: {error.strerror or error}") from None
         self.add(**header.model_dump(by_alias=True, mode="json"))
 
     def __enter__(self) -> Self:
@@ -261,7 +260,7 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        self._lines.close()
 
     def add(self, **event: Any) -> None:
         """Add a line; times are rounded to a microsecond.
@@ -271,10 +270,7 @@ class Recorder:
         """
         if "time" in event:
             event["time"] = round(event["time"], 6)
-        try:
-            self._file.write(json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode() + b"\n")
-        except OSError as error:
-            raise InputError(f"cannot write the record: {error.strerror or error}") from None
+        self._lines.add(event)
 
 
 class _Over(BaseModel):
@@ -341,12 +337,7 @@ def read_record(path: Path) -> Record:
         InputError: the file cannot be read, is no record, or a line in it is none.
     """
     name = shown_path(path)
-    try:
-        lines = path.read_text(encoding="utf-8", errors="strict").split("\n")
-    except UnicodeDecodeError:
-        raise InputError(f"{name}: is no text") from None
-    except OSError as error:
-        raise InputError(f"cannot read {name}: {error.strerror or error}") from None
+    lines = read_text(path, "record", MOST_BYTES).split("\n")
     cut = bool(lines.pop())  # behind the end of the last line there is nothing, or a line that was never finished
     if not lines:
         raise InputError(f"{name}: is empty or has no whole line; a record begins with a line of schema {SCHEMA}")
@@ -366,7 +357,7 @@ def read_record(path: Path) -> Record:
                 complete = True
             else:
                 _take(event, runs, notes)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as error:
             reason = _first(error) if isinstance(error, ValidationError) else f"is no event of a record: {shown(line)}"
             raise InputError(f"{name}, line {number}: {reason}") from None
     if cut:
@@ -378,7 +369,7 @@ def read_record(path: Path) -> Record:
 def _take(event: dict[str, Any], runs: list[_Reading], notes: list[str]) -> None:
     """Add one event to the run it belongs to."""
     time = float(event["time"])
-    if not math.isfinite(time):
+    if not 0 <= time <= LONGEST:  # also where it is no number
         raise ValueError
     if "run" in event:
         if event["run"] not in ("baseline", "injected") or event["run"] in (run.name for run in runs):

@@ -128,7 +128,7 @@ async def _ask_again(client: Client, speech: Speech, words: int) -> Answered:
 
 async def _ask(client: Client, speech: Speech, words: int) -> Answered:
     text = None if speech.api == "tokens" else speech.prompts.words(words)
-    return await client.stream(speech.path, encoded(speech.body(16, 2, text)), lambda _, __: None)
+    return await client.stream(speech.path, encoded(speech.body(16, 2, text)), lambda _, __: None, 2)
 
 
 def _no_answer(client: Client, speech: Speech, error: RequestError) -> InputError:

@@ -1,24 +1,25 @@
 """The file of a measurement: JSON lines, added to one by one, so that whatever ends a run leaves what was measured before.
 
-The first line is the header; then comes one line per repeat of a step, and at the end of a plan that ran through, ``{"complete": true}``.
+The first line is the header; then comes one line per repeat of a step, and at the end of a plan that ran through,
+``{"complete": true, "planned_s": s}``, with the time that it was planned for [s].
 Between them may stand ``{"note": text}`` and ``{"watched": {"clocks_mhz": {…}, "throttled": […]}}``, what was seen of the devices.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 from pydantic import ValidationError
 
 from costmodel.hardware.errors import InputError, shown
-from costmodel.hardware.reading import shown_path
+from costmodel.hardware.reading import read_text, shown_path
+from costmodel.validation.lines import MOST_BYTES, Lines
 from costmodel.validation.measurements.types import SCHEMA, Header, Machine, Measurement, Purpose, Step
 
 
@@ -54,6 +55,7 @@ class Content:
         notes: that were added later.
         watched: attributes of the machine as they were seen last.
         complete: the plan was run to its end.
+        planned_s: for how much time that was planned, where the file says [s].
         cut: the last line was never finished.
     """
 
@@ -62,6 +64,7 @@ class Content:
     notes: tuple[str, ...] = ()
     watched: dict[str, Any] = field(default_factory=dict)
     complete: bool = False
+    planned_s: float | None = None
     cut: bool = False
 
 
@@ -78,22 +81,14 @@ class Writer:
 
     def __init__(self, path: Path, header: Header | None) -> None:
         self.path = path
-        self._file: BinaryIO
         try:
-            if header is None:
-                whole = _whole_bytes(path)
-                self._file = path.open("r+b")
-                self._file.truncate(whole)
-                self._file.seek(whole)
-            else:
-                self._file = path.open("xb")
-                self._line(header.model_dump(by_alias=True, mode="json"))
+            self._lines = Lines(path, goes_on=header is None, sync=True)
         except FileExistsError:
             raise InputError(
                 f"{shown_path(path)} exists; use --resume to go on with it or --force to replace it"
             ) from None
-        except OSError as error:
-            raise InputError(f"cannot write {shown_path(path)}: {error.strerror or error}") from None
+        if header is not None:
+            self._lines.add(header.model_dump(by_alias=True, mode="json"))
 
     def __enter__(self) -> Self:
         return self
@@ -101,7 +96,7 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        self._lines.close()
 
     def add(self, sample: Sample) -> None:
         """Add one repeat of a step."""
@@ -113,24 +108,19 @@ class Writer:
             line["point"] = sample.point
         if sample.wall_seconds is not None:
             line["wall_seconds"] = sample.wall_seconds
-        self._line(line)
+        self._lines.add(line)
 
     def note(self, text: str) -> None:
         """Add a note about the whole measurement."""
-        self._line({"note": text})
+        self._lines.add({"note": text})
 
     def watched(self, clocks_mhz: dict[str, float], throttled: tuple[str, ...] | None) -> None:
         """Say what was seen of the devices: clocks now, and all reasons of throttling so far."""
-        self._line({"watched": {"clocks_mhz": clocks_mhz, "throttled": throttled}})
+        self._lines.add({"watched": {"clocks_mhz": clocks_mhz, "throttled": throttled}})
 
-    def complete(self) -> None:
-        """Say that everything that was planned has been measured."""
-        self._line({"complete": True})
-
-    def _line(self, content: dict[str, Any]) -> None:
-        self._file.write(json.dumps(content, separators=(",", ":")).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+    def complete(self, planned_s: float | None = None) -> None:
+        """Say that everything that was planned for so much time has been measured [s]."""
+        self._lines.add({"complete": True} | ({"planned_s": planned_s} if planned_s is not None else {}))
 
 
 def read_measurement(path: Path) -> Measurement:
@@ -197,19 +187,14 @@ def summarise(samples: list[Sample]) -> Iterator[Step]:
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise InputError(f"{shown_path(path)}: is no text") from None
-    except OSError as error:
-        raise InputError(f"cannot read {shown_path(path)}: {error.strerror or error}") from None
+    return read_text(path, "measurement", MOST_BYTES)
 
 
 def _document(text: str) -> Any:
     """Return the one document that the text is, None if it is lines."""
     try:
         found = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and "steps" in found else None
 
@@ -228,7 +213,7 @@ def _parse(text: str, name: str) -> Content:
             continue
         try:
             _take(json.loads(line), content)
-        except (json.JSONDecodeError, ValidationError) as error:
+        except (ValueError, RecursionError) as error:
             reason = _first(error) if isinstance(error, ValidationError) else f"is no JSON: {shown(line)}"
             raise InputError(f"{name}, line {number}: {reason}") from None
     return content
@@ -236,8 +221,10 @@ def _parse(text: str, name: str) -> Content:
 
 def _take(line: Any, content: Content) -> None:
     """Add what a line says."""
-    if line == {"complete": True}:
+    if isinstance(line, dict) and line.get("complete") is True:
+        planned = line.get("planned_s")
         content.complete = True
+        content.planned_s = float(planned) if isinstance(planned, int | float) else None
     elif isinstance(line, dict) and line.keys() == {"note"}:
         content.notes += (str(line["note"]),)
     elif isinstance(line, dict) and line.keys() == {"watched"}:
@@ -247,6 +234,7 @@ def _take(line: Any, content: Content) -> None:
     else:
         point = line.pop("point", "") if isinstance(line, dict) else ""
         step = Step.model_validate(line)
+        content.complete = False  # of a larger plan than the one that was complete
         content.samples.append(
             Sample(step.chunks, step.decodes, step.seconds, step.purpose, step.held_out, str(point), step.wall_seconds)
         )
@@ -256,9 +244,3 @@ def _first(error: ValidationError) -> str:
     found = error.errors()[0]
     where = ".".join(map(str, found["loc"]))
     return f"{where}: {found['msg']}" if where else str(found["msg"])
-
-
-def _whole_bytes(path: Path) -> int:
-    """Return the bytes up to the end of the last whole line."""
-    content = path.read_bytes()
-    return content.rfind(b"\n") + 1

@@ -153,6 +153,8 @@ def read_log(path: Path) -> Log:
     engines: dict[str, list[Iteration]] = {}
     found = Log([])
     try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"cannot read {shown_path(path)}: it is no regular file")
         if path.stat().st_size > MOST_BYTES:
             raise InputError(f"{shown_path(path)} has {path.stat().st_size:,} bytes; at most {MOST_BYTES:,} are read")
         with path.open(encoding="utf-8", errors="replace") as lines:

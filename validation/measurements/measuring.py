@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from costmodel.hardware.errors import CostModelError, InputError, shown
+from costmodel.validation.hiding import hidden
 from costmodel.validation.measurements.files import Sample, Writer
 from costmodel.validation.measurements.plan import VISIT, Limits, Point, plan
 from costmodel.validation.measurements.types import Header
@@ -148,14 +149,15 @@ def measure(
     except CostModelError:
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason'}"
+        said = str(error).strip().splitlines() or ["no reason"]
+        reason = hidden(f"{type(error).__name__}: {said[0]}")
         writer.note(f"the engine stopped at {progress.now or 'the warm-up'}: {reason}")
         raise EngineStopped(
             f"the engine stopped at {progress.now or 'the warm-up'} ({reason}); {progress.measured} of {len(progress.points)} points are "
             f"in {writer.path}, and --resume goes on"
         ) from error
     if progress.complete and not progress.interrupted:
-        writer.complete()
+        writer.complete(seconds)
     return progress
 
 

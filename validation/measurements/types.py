@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from costmodel.hardware.profile import Frozen
 
@@ -14,7 +14,7 @@ Purpose = Literal["decode", "prefill", "chunk", "mixed", "served"]
 """Why a step was run: decodes alone; one whole prompt; a chunk on a cached context; prompts beside decodes; or it came up by itself."""
 Clock = Literal["wall", "cpu"]
 
-Tokens = Annotated[int, Field(ge=0)]
+Tokens = Annotated[int, Field(ge=0, le=10**9)]
 Positive = Annotated[float, Field(gt=0)]
 
 
@@ -94,6 +94,12 @@ class Step(Frozen):
     repeats: Annotated[int, Field(ge=1)] = 1
     purpose: Purpose = "served"
     held_out: bool = False
+
+    @model_validator(mode="after")
+    def _computes(self) -> Self:
+        if not self.tokens or any(new == 0 for new, _ in self.chunks):
+            raise ValueError("a step, and each of its chunks, computes at least one token")
+        return self
 
     @property
     def tokens(self) -> int:
