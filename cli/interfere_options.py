@@ -87,7 +87,7 @@ def take_source(options: dict[str, Any]) -> Source:
         raise InputError("give one of --serve MODEL_DIR, --url URL and --from RECORD")
     if source.serve is None and options["server_flags"]:
         raise InputError("flags behind `--` are for `vllm serve`, which only --serve starts")
-    if source.record is not None:
+    if source.records:
         for name in OF_EXPERIMENTS:
             if given(name):
                 raise InputError(f"--{name.replace('_', '-')} is for an experiment; --from reports on one that was")
