@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,16 +10,19 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch (pip install torch)")
+if os.environ.get("COSTMODEL_REQUIRE_VLLM") != "1":
+    pytest.importorskip("torch", reason="needs vLLM, which brings torch (docs/measure-your-server.md)")
 
-from costmodel.architecture.source import load_model  # noqa: E402
-from costmodel.validation.backends import devices, torch_engine, torch_llama, torch_probe  # noqa: E402
-from costmodel.validation.backends.asked import Asked  # noqa: E402
-from costmodel.validation.backends.torch_engine import TorchEngine  # noqa: E402
-from costmodel.validation.measurements.measuring import Missed  # noqa: E402
-from costmodel.validation.measurements.plan import Point  # noqa: E402
+import torch
 
-from .fake_cuda import FakeCuda, fake_cuda  # noqa: E402
+from costmodel.architecture.source import load_model
+from costmodel.validation.backends import devices, torch_engine, torch_llama, torch_probe
+from costmodel.validation.backends.asked import Asked
+from costmodel.validation.backends.torch_engine import TorchEngine
+from costmodel.validation.measurements.measuring import Missed
+from costmodel.validation.measurements.plan import Point
+
+from .fake_cuda import FakeCuda, fake_cuda
 
 pytestmark = pytest.mark.vllm
 

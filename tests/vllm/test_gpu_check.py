@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="needs torch (pip install torch)")
+if os.environ.get("COSTMODEL_REQUIRE_VLLM") != "1":
+    pytest.importorskip("torch", reason="needs vLLM, which brings torch (docs/measure-your-server.md)")
 
 from costmodel.hardware.calibration import read_calibration
 from costmodel.hardware.profile import read_profile

