@@ -37,7 +37,8 @@ def run_experiment(source: Source, output: Output, options: dict[str, Any]) -> i
 
 
 def _run_on(source: Source, output: Output, options: dict[str, Any]) -> int:
-    from costmodel.validation.interference.client import Client, parse_url
+    from costmodel.validation.interference.addresses import parse_url
+    from costmodel.validation.interference.client import Client
 
     make_plan(options, 1)  # refuse wrong numbers before a server is started
     patience = positive(options["timeout"], "timeout", 1e6)

@@ -79,7 +79,9 @@ def _draw_half(axes: Axes, half: Half, unit: float) -> None:
         steps = sorted(step for step in half.steps if step.series == which)
         joined = [step for step in steps if not step.held_out]
         xs = [step.tokens for step in joined]
-        joining = line if len(set(xs)) == len(xs) > 1 else "none"  # a line through steps of several contexts says nothing
+        joining = (
+            line if len(set(xs)) == len(xs) > 1 else "none"
+        )  # a line through steps of several contexts says nothing
         axes.plot(xs, [step.seconds / unit for step in joined], color=color, linestyle=joining, linewidth=1.3, zorder=2)
         axes.plot([], [], color=color, linestyle=joining, marker=marker, markersize=SIZE, label=which)
         for step in steps:

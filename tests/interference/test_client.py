@@ -1,4 +1,4 @@
-"""The client's parsers: any way of cutting the bytes gives the same; the key is never shown."""
+"""The client's parser of events: any way of cutting the bytes gives the same; the key is never shown."""
 
 import html
 import json
@@ -12,21 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.errors import InputError, shown
-from costmodel.validation.interference.client import (
-    Answered,
-    Client,
-    Events,
-    RequestError,
-    Unchunker,
-    parse_head,
-    parse_url,
-)
+from costmodel.validation.interference.addresses import parse_url
+from costmodel.validation.interference.answers import Answered, Events
+from costmodel.validation.interference.client import Client
+from costmodel.validation.interference.exchange import RequestError
 
 EVENTS = 'data: {"a": 1}\n\n: a comment\r\ndata: two\r\ndata:lines\r\n\r\nevent: x\nid: 3\ndata: é\n\n'.encode()
-CHUNKED = (
-    b"5\r\nhello\r\n1;name=value\r\n,\r\nB\r\n world again\r\n"[:-2].replace(b"B\r\n world again", b"C\r\n world again")
-    + b"\r\n0\r\n\r\n"
-)
 
 
 def pieces(data, cuts):
@@ -42,18 +33,10 @@ def test_events_do_not_depend_on_the_cuts(cuts):
     assert found == ['{"a": 1}', "two\nlines", "é"]
 
 
-@given(st.lists(st.integers(0, 1000), max_size=8))
-def test_chunks_do_not_depend_on_the_cuts(cuts):
-    unchunker = Unchunker()
-    assert b"".join(unchunker.feed(piece) for piece in pieces(CHUNKED, cuts)) == b"hello, world again"
-    assert unchunker.over
-
-
 @given(st.binary(max_size=200))
 def test_any_bytes_are_taken_or_refused(data):
-    for parser in (Events().feed, Unchunker().feed, parse_head):
-        with suppress(RequestError):
-            parser(data)
+    with suppress(RequestError):
+        Events().feed(data)
 
 
 KEYS = ["choices", "usage", "text", "error", "token_ids", "delta", "completion_tokens", "finish_reason"]

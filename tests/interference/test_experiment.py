@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from costmodel.validation.interference.client import Client, parse_url
+from costmodel.validation.interference.addresses import parse_url
+from costmodel.validation.interference.client import Client
 from costmodel.validation.interference.experiment import Experiment, ServerLostError
 from costmodel.validation.interference.records import Header, Plan, Recorder, read_record
 from costmodel.validation.interference.records import Server as ServerInfo
@@ -90,7 +91,7 @@ WRONG = {
     "error": "status 503: 'overloaded, try later'",
     "garbage": "malformed: .* is no JSON",
     "no-events": "malformed: '<html>' is no line of an event stream",
-    "bad-chunk": "malformed: b'zz' is no size of a chunk",
+    "bad-chunk": "malformed: illegal chunk header",
     "no-choices": "malformed: .*hello.* has no choices",
     "broken-off": "the server broke off: 'EngineCore died'",
     "abort": "the server ended the answer: 'abort'",

@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from costmodel.simulation.quantiles import nearest_rank
 from costmodel.validation.interference import metrics
-from costmodel.validation.interference.client import Client, RequestError, encoded
+from costmodel.validation.interference.client import Client, encoded
+from costmodel.validation.interference.exchange import RequestError
 from costmodel.validation.interference.records import LATE, Lag, Plan, Recorder, RunName
 from costmodel.validation.interference.streams import Speech
 

@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from costmodel.validation.interference.client import Client, RequestError
+from costmodel.validation.interference.client import Client
+from costmodel.validation.interference.exchange import RequestError
 
 STEPS: Final = "vllm:iteration_tokens_total"
 """Histogram of the tokens of a step."""

@@ -7,7 +7,8 @@ from typing import Final
 
 from costmodel.hardware.errors import InputError, shown
 from costmodel.validation.interference import metrics
-from costmodel.validation.interference.client import Client, RequestError, redirection
+from costmodel.validation.interference.client import Client, redirection
+from costmodel.validation.interference.exchange import RequestError
 
 MOST_OUTPUT: Final = 100_000
 """Tokens of an answer, where the model would take more."""

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from costmodel.hardware.errors import InputError
-from costmodel.validation.interference.client import Answered, Client, RequestError, encoded
+from costmodel.validation.interference.answers import Answered
+from costmodel.validation.interference.client import Client, encoded
+from costmodel.validation.interference.exchange import RequestError
 
 Api = Literal["tokens", "text", "chat"]
 APIS: Final[tuple[Api, ...]] = ("tokens", "text", "chat")
