@@ -17,8 +17,9 @@ from costmodel.equations.step import step_times
 from costmodel.errors import InputError
 from costmodel.hardware.calibration import read_calibration
 from costmodel.validation.fitting.calibrate import to_toml
+from costmodel.validation.fitting.choosing import candidates
 from costmodel.validation.fitting.least_squares import Evaluator
-from costmodel.validation.fitting.measured import candidates, describe, fit_steps, measured_deployment, split
+from costmodel.validation.fitting.measured import describe, fit_steps, measured_deployment, split
 from costmodel.validation.fitting.step_calibration import step_calibration
 from costmodel.validation.fitting.step_model import Key, Tied, step_data, step_model, step_work
 from costmodel.validation.measurements.types import Measurement, Step
