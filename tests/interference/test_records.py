@@ -121,5 +121,5 @@ def test_other_files_are_refused(tmp_path):
         path.write_bytes(content)
         with pytest.raises(InputError):
             read_record(path)
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match="no such file"):
         read_record(tmp_path / "missing")
