@@ -210,3 +210,14 @@ def test_steps_behind_the_end_of_a_plan_are_of_a_larger_one(own_folder: Path) ->
     (own_folder / "steps.jsonl").write_text(lines(HEADER, STEP, {"complete": True}, STEP), encoding="utf-8")
     assert "measurement of" in printed("check steps.jsonl")
     assert document("check steps.jsonl --json")["rows"]
+
+
+def test_what_was_measured_is_drawn(own_folder: Path) -> None:
+    chunks = [STEP | {"chunks": [[new, 0]], "decodes": [], "purpose": "prefill"} for new in (16, 64, 256)]
+    (own_folder / "steps.jsonl").write_text(lines(HEADER, STEP, *chunks, {"complete": True}), encoding="utf-8")
+    words = "measure --random-weights Llama-3.2-1B --resume --out steps.jsonl --plot a.png"
+    result = run(words)
+    assert (result.exit_code, "wrote a.png" in result.stderr) == (0, True), result.stderr
+    assert (own_folder / "a.png").stat().st_size > 20_000
+    assert "a.png exists; use --force" in refusal(words)
+    assert "name the same file" in refusal("measure --random-weights Llama-3.2-1B --out b.png --plot b.png")
