@@ -58,7 +58,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, small_disk: int) -> None
 
 def test_a_file_without_a_first_line_is_none(tmp_path: Path, small_disk: int) -> None:
     lines = Lines(tmp_path / "a.jsonl")
-    with pytest.raises(InputError, match="File too large$"):
+    with pytest.raises(InputError, match=r"File too large$"):
         lines.add({"text": "x" * 2000})
     lines.close()
     assert list(tmp_path.iterdir()) == []
