@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from costmodel.validation.interference.records import Plan
 
 INTERRUPTED = 130
+ENDING = 5.0
+"""Time that a server which gives no answer may take to end, before its log is looked at no more [s]."""
 
 
 def run_experiment(source: Source, output: Output, options: dict[str, Any]) -> int:
@@ -81,6 +84,9 @@ def _attached(client: Client, source: Source, output: Output, options: dict[str,
     except ServerLostError as error:
         line.clear()
         why = ""
+        until = time.monotonic() + ENDING
+        while running is not None and running.alive() and time.monotonic() < until:
+            time.sleep(0.1)
         if running is not None and not running.alive():
             why = f"; the server is gone, the last lines of its log: {running.tail()}"
         click.echo(f"the experiment ended early: {error}{why}", err=True)

@@ -79,11 +79,10 @@ def _draw_half(axes: Axes, half: Half, unit: float) -> None:
         steps = sorted(step for step in half.steps if step.series == which)
         joined = [step for step in steps if not step.held_out]
         xs = [step.tokens for step in joined]
-        joining = (
-            line if len(set(xs)) == len(xs) > 1 else "none"
-        )  # a line through steps of several contexts says nothing
-        axes.plot(xs, [step.seconds / unit for step in joined], color=color, linestyle=joining, linewidth=1.3, zorder=2)
-        axes.plot([], [], color=color, linestyle=joining, marker=marker, markersize=SIZE, label=which)
+        joins = len(set(xs)) == len(xs) > 1  # a line through steps of several contexts says nothing
+        drawn = line if joins else "none"
+        axes.plot(xs, [step.seconds / unit for step in joined], color=color, linestyle=drawn, linewidth=1.3, zorder=2)
+        axes.plot([], [], color=color, linestyle=drawn, marker=marker, markersize=SIZE, label=which)
         for step in steps:
             low, high = (end / unit for end in _ends(step))
             axes.plot([step.tokens] * 2, [low, high], color=color, linewidth=4, alpha=0.45, zorder=1)

@@ -12,9 +12,8 @@ from typing import Any
 from costmodel.validation.backends.recordings import Arrival, Settings, write
 from costmodel.validation.backends.scheduler_workloads import Workload, arrivals, with_prefixes
 from costmodel.validation.backends.vllm_scheduler import run
-from tests.vllm.conftest import CONFIG
+from tests.vllm.conftest import VOCABULARY
 
-VOCABULARY = int(str(CONFIG["vocab_size"]))
 WORKLOADS = 20
 BLOCK = 32
 """The least that attention on a CPU takes [tokens]."""

@@ -6,7 +6,6 @@ Without vLLM they are skipped, and say so; with ``COSTMODEL_REQUIRE_VLLM=1`` the
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import shlex
@@ -17,21 +16,8 @@ from pathlib import Path
 
 import pytest
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 256,
-    "intermediate_size": 688,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 8000,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-    "torch_dtype": "float32",
-}
-"""A Llama of 8 million parameters, written by hand."""
+VOCABULARY = 8000
+"""Of the model of these tests."""
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -51,12 +37,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model folder without weights."""
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    return folder
+def tiny_model(repo_root: Path) -> Path:
+    """A model folder without weights: a Llama of 8 million parameters, written by hand."""
+    return repo_root / "examples" / "tiny-llama"
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +69,7 @@ def followed(
     text = (repo_root / "docs" / "measure-your-server.md").read_text(encoding="utf-8")
     [block] = re.findall(r"^<!-- measure: cpu -->\n```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     folder = tmp_path_factory.mktemp("followed")
-    (folder / "tiny").symlink_to(tiny_model)
+    (folder / "examples").symlink_to(tiny_model.parent)
     printed = {}
     for line in block.splitlines():
         words = shlex.split(line)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from costmodel.validation.backends.asked import Asked
 from costmodel.validation.backends.vllm_engine import VllmEngine
+from tests.vllm.conftest import VOCABULARY
 
 STREAMS = 8
 CONTEXT = 400
@@ -22,7 +23,6 @@ PROMPT = 1024
 INJECTIONS = 20
 BETWEEN = 12
 """Steps of decodes alone after the last one of an injected prompt."""
-VOCABULARY = 8000
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ to one of the kinds; `--seed` repeats what was drawn (but for the moments, which
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -23,7 +22,7 @@ from typing import NamedTuple
 from costmodel.validation.interference.records import read_record
 from costmodel.validation.measurements.files import read_content
 from tests.cli.runner import SCRIPT, run
-from tests.vllm.conftest import CONFIG, ENVIRONMENT
+from tests.vllm.conftest import ENVIRONMENT
 
 VICTIMS = ("client", "keeper", "server", "engine")
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
@@ -270,23 +269,20 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     dice = random.Random(seed)
     failed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        model = Path(folder, "tiny")
-        model.mkdir()
-        (model / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-        for index in range(given.tries):
-            one = draw(dice, given.what, victim=given.victim, number=given.number, phase=given.phase)
-            begun = time.monotonic()
-            try:
-                told = attempt(one, model, os.environ | ENVIRONMENT)
-            except AssertionError as error:
-                failed += 1
-                told = f"FAILED: {error}"
-            print(
-                f"{index + 1}. {one.what}, {one.phase} + {one.after:.2f} s: {one.number} to the {one.victim}; {told} "
-                f"({time.monotonic() - begun:.0f} s)",
-                flush=True,
-            )
+    model = Path(__file__).parents[2] / "examples" / "tiny-llama"
+    for index in range(given.tries):
+        one = draw(dice, given.what, victim=given.victim, number=given.number, phase=given.phase)
+        begun = time.monotonic()
+        try:
+            told = attempt(one, model, os.environ | ENVIRONMENT)
+        except AssertionError as error:
+            failed += 1
+            told = f"FAILED: {error}"
+        print(
+            f"{index + 1}. {one.what}, {one.phase} + {one.after:.2f} s: {one.number} to the {one.victim}; {told} "
+            f"({time.monotonic() - begun:.0f} s)",
+            flush=True,
+        )
     print(f"{given.tries - failed} of {given.tries} as it must be")
     return int(failed > 0)
 

@@ -94,7 +94,7 @@ def server(followed: Followed, of: Experiment) -> dict[str, Any]:
         "streams": STREAMS,
         "context": of.context,
         "chunk": of.budget,
-        "model": str(followed.folder / "tiny"),
+        "model": str(followed.folder / "examples" / "tiny-llama"),
         "dtype": "fp32",
         "gpu": str(followed.folder / "cpu.toml"),
         "calibration": str(followed.folder / "mine.toml"),

@@ -90,6 +90,7 @@ class Experiment:
         self.client, self.speech, self.recorder, self.plan, self.watch = client, speech, recorder, plan, watch
         self._origin = time.monotonic()
         self._serial = 0
+        self._problem = ""
 
     def now(self) -> float:
         """Seconds since the record began."""
@@ -206,7 +207,7 @@ class Experiment:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
         if len(run.given_up) == self.plan.streams:
-            raise ServerLostError(f"every stream failed {MOST_FAILURES} times in a row")
+            raise ServerLostError(f"every stream failed {MOST_FAILURES} times in a row; {self._problem}")
 
     async def _stream(self, run: _Run, index: int) -> None:
         """Keep one stream going: when an answer ends, the next begins."""
@@ -257,7 +258,8 @@ class Experiment:
                 if (value := getattr(answered, key)) is not None:
                     over[key] = value
         except RequestError as error:
-            over = {"outcome": "failed", "problem": str(error)}
+            self._problem = str(error)
+            over = {"outcome": "failed", "problem": self._problem}
         finally:
             self.recorder.add(end=serial, **over, time=self.now())
         return good
