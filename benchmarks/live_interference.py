@@ -89,7 +89,7 @@ def setting(cpu: bool) -> Setting:
     """Return what is run: a small model and one engine thread on a CPU, Llama-3.1-8B on a GPU."""
     if cpu:
         return Setting(
-            config=SMALL, prompt=2200, streams=8, context=256, every=6.0, first=3.0, duration=39.0, baseline=20.0, chunk=256, minutes=2.0,
+            config=SMALL, prompt=2200, streams=8, context=256, every=6.0, first=3.0, duration=33.0, baseline=15.0, chunk=256, minutes=2.0,
             measure=("--dtype", "fp32", "--enforce-eager", "--max-num-batched-tokens", "4096", "--max-model-len", "8192"),
             serve=("--dtype", "float32", "--enforce-eager", "--max-model-len", "8192"),
             environment={"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "2"},
@@ -103,8 +103,12 @@ def setting(cpu: bool) -> Setting:
 # --- running ------------------------------------------------------------------------------------------------------------
 
 
-def run(folder: Path) -> None:
+def run(folder: Path, note: str) -> None:
     """Measure, fit, and serve twice; everything is left in the folder.
+
+    Args:
+        folder: of the run.
+        note: what else there is to say of the machine.
 
     Raises:
         InputError: a command failed.
@@ -141,7 +145,7 @@ def run(folder: Path) -> None:
         packed = folder / f"{record}.xz"
         packed.write_bytes(lzma.compress((folder / record).read_bytes(), preset=9 | lzma.PRESET_EXTREME))
         (folder / record).unlink()
-    (folder / "machine.json").write_text(json.dumps({"cores": os.cpu_count()}) + "\n", encoding="utf-8")
+    (folder / "machine.json").write_text(json.dumps({"cores": os.cpu_count(), "note": note}) + "\n", encoding="utf-8")
 
 
 # --- what it says -------------------------------------------------------------------------------------------------------
@@ -152,13 +156,14 @@ class Comparison(NamedTuple):
 
     Attributes:
         measurement, fitted: of the engine's steps, and how well the fit predicts those that were held out.
-        cores: of the machine.
+        cores, note: of the machine.
         runs: the experiment with the prompt in one step, and with the small budget, with their predictions.
     """
 
     measurement: Measurement
     fitted: Errors
     cores: int
+    note: str
     runs: tuple[Told, ...]
 
 
@@ -183,23 +188,25 @@ def compare(folder: Path) -> Comparison:
                 raise InputError(told.missed or f"{name}: has no injected run to simulate")
             runs.append(told)
     try:
-        cores = json.loads((folder / "machine.json").read_text(encoding="utf-8"))["cores"]
-    except (OSError, ValueError, KeyError):
+        machine = json.loads((folder / "machine.json").read_text(encoding="utf-8"))
+        cores, note = int(machine["cores"]), str(machine["note"])
+    except (OSError, ValueError, KeyError, TypeError):
         raise InputError("machine.json: is missing or broken") from None
     measurement = read_measurement(folder / STEPS)
-    return Comparison(measurement, fit_steps(measurement, part, 0).held_out["all"], int(cores), tuple(runs))
+    return Comparison(measurement, fit_steps(measurement, part, 0).held_out["all"], cores, note, tuple(runs))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and compare, and write the page and its figures or print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder of the run; prints the page instead of writing it")
+    parser.add_argument("--note", default="", help="what else there is to say of the machine; kept with the run")
     parser.add_argument("--redraw", action="store_true", help="from the run that is in the folder")
     given = parser.parse_args(arguments)
     folder = given.out or KEPT
     try:
         if not given.redraw:
-            run(folder)
+            run(folder, given.note)
         found = compare(folder)
         figures = (given.out or PAGE.parent) / "figures"
         figures.mkdir(exist_ok=True)

@@ -47,8 +47,9 @@ def sentences(found: Comparison) -> str:
     return (
         f"vLLM {one.summary.server.version} with a small random model on a CPU ({device}, {found.cores} cores, one engine thread), "
         f"{record.plan.streams} streams and a prompt of {count(record.plan.prompt_tokens)} tokens every {record.plan.every_s:g} s: one "
-        f"wait of {waits[0][1]} per prompt (predicted: {waits[0][0]}), or with `--max-num-batched-tokens {_budget(small)}` {steps:g} of up "
-        f"to {waits[1][1]} (predicted: {chunks} of up to {waits[1][0]}). Both predictions are of one calibration, fitted to steps measured "
+        f"wait of {waits[0][1]} per prompt (predicted: {waits[0][0]}), or, with `--max-num-batched-tokens {_budget(small)}`, "
+        f"{steps:g} waits of up to {waits[1][1]} (predicted: {chunks} of up to {waits[1][0]}). Both predictions are of one calibration, "
+        "fitted to steps measured "
         "before any server ran; [docs/interference-measured.md](docs/interference-measured.md) has the tables and the program that does it "
         "on your machine."
     )
@@ -62,6 +63,7 @@ def _head(found: Comparison) -> str:
     device = f"{record.machine.device if record.machine else 'unknown'}, {found.cores} cores"
     if threads is not None:
         device += f", {threads} engine thread{'s' if threads != 1 else ''}"
+    device += f"; {found.note}" if found.note else ""
     budgets = " and ".join(f"{_budget(each):,}" for each in found.runs)
     layers, hidden = config["num_hidden_layers"], config["hidden_size"]
     chats = f"{plan.streams} streams from context {count(plan.context_tokens)} on"

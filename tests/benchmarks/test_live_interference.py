@@ -33,6 +33,11 @@ def test_the_page_is_what_the_program_writes(program: Any, found: Any) -> None:
         assert (program.PAGE.parent / "figures" / name).stat().st_size > 20_000
 
 
+def test_the_readme_says_what_was_measured(found: Any, repo_root: Path) -> None:
+    readme = " ".join((repo_root / "README.md").read_text(encoding="utf-8").split())
+    assert importlib.import_module("live_interference_page").sentences(found) in readme
+
+
 def test_figures_are_drawn_again(program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in program.KEPT.iterdir():
         if path.is_file():
@@ -54,20 +59,21 @@ def test_a_small_budget_makes_lower_and_more_stalls_as_predicted(found: Any) -> 
     for told in found.runs:
         assert told.summary.one_to_one
         assert len(told.summary.injections) >= 5
-        assert all(abs(row.error) < 0.10 for row in told.summary.predicted)
+        assert all(abs(row.error) < 0.15 for row in told.summary.predicted)
         simulated, injected = told.summary.simulated, told.summary.injected
         assert simulated.gaps == pytest.approx(injected.gaps, rel=0.10)
         assert simulated.itl.p50_s == pytest.approx(injected.itl.p50_s, rel=0.10)
-        assert simulated.itl.p99_9_s == pytest.approx(injected.itl.p99_9_s, rel=0.15)
+        assert simulated.itl.p99_9_s == pytest.approx(injected.itl.p99_9_s, rel=0.20)
     assert small.summary.simulated.itl.p99_s == pytest.approx(small.summary.injected.itl.p99_s, rel=0.15)
 
 
 def test_what_is_kept_names_no_folders(program: Any) -> None:
-    for path in program.KEPT.iterdir():
+    files = [path for path in program.KEPT.rglob("*") if path.is_file()]
+    for path in files:
         content = path.read_bytes()
         text = (lzma.decompress(content) if path.suffix == ".xz" else content).decode()
         assert not re.search(r"/(home|root|tmp|Users|work)/", text), path.name
-    assert sum(path.stat().st_size for path in program.KEPT.iterdir()) < 300_000
+    assert sum(path.stat().st_size for path in files) < 300_000
 
 
 def test_a_folder_without_a_run_gives_one_line(
