@@ -183,11 +183,16 @@ def _library() -> Any:
         return carried
 
 
+def _system() -> str:
+    """Return the operating system, without what its owner calls this build of it."""
+    return f"{platform.system()} {platform.release().partition('-')[0]} {platform.machine()}"
+
+
 def versions(nvml: Nvml | None = None) -> dict[str, str]:
     """Return the versions of Python, the system, torch, CUDA or ROCm and the driver."""
     import torch
 
-    found = {"python": platform.python_version(), "system": platform.platform(), "torch": str(torch.__version__)}
+    found = {"python": platform.python_version(), "system": _system(), "torch": str(torch.__version__)}
     if torch.version.cuda is not None:
         found["cuda"] = str(torch.version.cuda)
     if getattr(torch.version, "hip", None) is not None:
