@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.cli.runner import document, printed, refusal, run
-from tests.vllm.conftest import CONFIG
+from tests.validation.synthetic import LLAMA
 
 HEADER = {
     "schema": "costmodel.measurement/1",
     "source": "in-process",
     "engine": {"name": "vllm", "version": "1"},
     "machine": {"profile": "NVIDIA H100 SXM", "device": "H100"},
-    "model": {"name": "m", "config": CONFIG, "dtype": "bf16"},
+    "model": {"name": "m", "config": LLAMA, "dtype": "bf16"},
     "date": "2026-01-01",
     "command": "costmodel measure",
 }

@@ -142,7 +142,7 @@ def test_help_names_every_option(path: list[str]) -> None:
     for name in path:
         command = command.get_command(None, name)
     for option in command.params:
-        if option.param_type_name == "option":
+        if option.param_type_name == "option" and not option.hidden:
             for spelling in option.opts:
                 assert spelling in text
             assert option.help

