@@ -144,8 +144,9 @@ def _rows(told: Told) -> Iterator[str]:
     prompts, streams = len(summary.injections), told.record.plan.streams
     made, seen = (each.stalls / streams for each in (simulated, injected))
     yield f"| {name}stalls per stream | {made:.1f} | {seen:.1f} | {_error(made, seen)} | |"
-    one = "one to one" if summary.one_to_one else "not one to one"
-    yield f"| {name}prompts and their spikes | | {prompts} and {len(own)}, {one} | | |"
+    strange = sum(spike.cause == "unknown" for spike in summary.spikes)
+    others = f"; {strange} more that {'has' if strange == 1 else 'have'} none" if strange else ""
+    yield f"| {name}prompts and their spikes | | {prompts} and {len(own)}{others} | | |"
 
 
 def _ladders(found: Comparison) -> str:

@@ -82,8 +82,8 @@ def test_every_injection_makes_one_spike_as_high_as_predicted(
     model: Path, environment: dict[str, str], fitted: Fitted, tmp_path: Path
 ) -> None:
     prediction = f"--gpu {fitted.profile} --calibration {fitted.calibration}"
-    for attempt in range(2):  # a busy machine may leave the client, or the server, without a core for seconds
-        record = tmp_path / f"{attempt}.jsonl"
+    for again in range(2):  # a busy machine may leave the client, or the server, without a core for seconds
+        record = tmp_path / f"{again}.jsonl"
         client = start(model, environment, record, f"--duration 18 --baseline 5 {prediction} --json")
         out, error = client.communicate(timeout=400)
         assert client.returncode == 0, error
