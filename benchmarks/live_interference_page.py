@@ -11,7 +11,7 @@ from costmodel.cli.interfere_telling import Told
 from costmodel.cli.simulate_words import value
 from costmodel.cli.text import count, milliseconds
 from costmodel.simulation.results import SHARES, Result
-from costmodel.validation.interference.summary import RunResult
+from costmodel.validation.interference.documents import RunResult
 
 BOTH = "with the prompt in one step and with a small token budget"
 ALT = {

@@ -127,7 +127,7 @@ def _finish(paths: Sequence[Path], output: Output, about: dict[str, Any] | None,
             missed.append(f"no figure: {error}")
     summaries = [told.summary for told in found]
     if output.as_json:
-        from costmodel.validation.interference.summary import Interferences
+        from costmodel.validation.interference.documents import Interferences
 
         echo_json(summaries[0] if len(summaries) == 1 else Interferences(interferences=tuple(summaries)))
     else:

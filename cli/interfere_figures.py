@@ -15,8 +15,9 @@ from costmodel.cli.simulate_words import value
 from costmodel.cli.text import count, plural
 from costmodel.hardware.errors import InputError
 from costmodel.simulation.results import SHARES, Percentiles
+from costmodel.validation.interference.documents import Interference, RunResult
 from costmodel.validation.interference.records import Run
-from costmodel.validation.interference.summary import Interference, RunResult, usual_gap
+from costmodel.validation.interference.summary import usual_gap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from costmodel.cli.simulate_words import cell
 from costmodel.cli.text import count, milliseconds, percent, plural, seconds, significant, table, wrapped
 from costmodel.simulation.results import SHARES, Result
-from costmodel.validation.interference.summary import Interference, RunResult
+from costmodel.validation.interference.documents import Interference, RunResult
 
 MOST_SPIKES = 8
 """Injections that have a row of their own."""

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 from costmodel.hardware.errors import InputError
 from costmodel.validation.interference.comparing import Compare, compare
-from costmodel.validation.interference.records import Record, read_record
-from costmodel.validation.interference.summary import Interference, summarise
+from costmodel.validation.interference.documents import Interference
+from costmodel.validation.interference.reading import read_record
+from costmodel.validation.interference.records import Record
+from costmodel.validation.interference.summary import summarise
 
 
 class Told(NamedTuple):

@@ -14,7 +14,7 @@ from matplotlib.text import Text
 
 from costmodel.cli.interfere_figures import percentiles
 from costmodel.cli.interfere_telling import tell
-from costmodel.validation.interference.records import read_record
+from costmodel.validation.interference.reading import read_record
 from tests.cli.runner import SCRIPT, parse, refusal, run
 from tests.interference.misbehaving import Behaviour, serving
 

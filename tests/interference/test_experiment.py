@@ -8,7 +8,8 @@ import pytest
 from costmodel.validation.interference.addresses import parse_url
 from costmodel.validation.interference.client import Client
 from costmodel.validation.interference.experiment import Experiment, ServerLostError
-from costmodel.validation.interference.records import Header, Plan, Recorder, read_record
+from costmodel.validation.interference.reading import read_record
+from costmodel.validation.interference.records import Header, Plan, Recorder
 from costmodel.validation.interference.records import Server as ServerInfo
 from costmodel.validation.interference.streams import Prompts, Speech, learn
 from tests.interference import misbehaving

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from costmodel.hardware.errors import InputError
-from costmodel.validation.interference.records import Header, Plan, Recorder, Server, read_record
+from costmodel.validation.interference.reading import read_record
+from costmodel.validation.interference.records import Header, Plan, Recorder, Server
 
 HEADER = Header(
     server=Server(url="http://localhost:1", engine="vllm", version="0.32.0", flags={"max_num_batched_tokens": 2048}),

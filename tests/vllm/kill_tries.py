@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from costmodel.validation.interference.records import read_record
+from costmodel.validation.interference.reading import read_record
 from costmodel.validation.measurements.files import read_content
 from tests.cli.runner import SCRIPT, run
 from tests.vllm.conftest import ENVIRONMENT

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from costmodel.validation.interference.records import read_record
+from costmodel.validation.interference.reading import read_record
 from tests.cli.runner import SCRIPT, run
 from tests.vllm.kill_tries import VICTIMS, attempt, await_end, descendants, draw, roles
 

@@ -16,7 +16,7 @@ from costmodel.validation.checking.documents import CheckedFile, Row
 from costmodel.validation.checking.interference import check_experiment, experiment_of
 from costmodel.validation.checking.served import check_run
 from costmodel.validation.checking.steps import check_steps
-from costmodel.validation.interference.records import read_record
+from costmodel.validation.interference.reading import read_record
 from costmodel.validation.lines import MOST_BYTES
 from costmodel.validation.measurements.files import read_measurement
 

@@ -10,9 +10,10 @@ from costmodel.documents import Prediction
 from costmodel.hardware.errors import InputError
 from costmodel.prediction import predict
 from costmodel.simulation.results import Result
+from costmodel.validation.interference.documents import Compared, Interference
 from costmodel.validation.interference.flags import simulation_options
 from costmodel.validation.interference.records import Record
-from costmodel.validation.interference.summary import Compared, Interference, context_at_start
+from costmodel.validation.interference.summary import context_at_start
 
 FORMATS: Final = {
     "float32": "fp32",
