@@ -26,10 +26,10 @@ from typing import Any, Final, NamedTuple
 
 from costmodel.architecture.source import preset_config
 from costmodel.cli.interfere_figures import draw
-from costmodel.cli.interfere_telling import Told, tell
 from costmodel.errors import InputError
 from costmodel.hardware.calibration import read_calibration
 from costmodel.validation.backends.vllm_server import is_cpu_build
+from costmodel.validation.checking.telling import Told, tell
 from costmodel.validation.fitting.holdout import Errors
 from costmodel.validation.fitting.measured import fit_steps
 from costmodel.validation.measurements.files import read_measurement

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from live_interference import FIGURES, KEPT, Comparison
 
 from costmodel.cli.figures.style import format_seconds
-from costmodel.cli.interfere_telling import Told
 from costmodel.cli.simulate_words import value
 from costmodel.cli.text import count, milliseconds
 from costmodel.simulation.results import SHARES, Result
+from costmodel.validation.checking.telling import Told
 from costmodel.validation.interference.documents import RunResult
 
 BOTH = "with the prompt in one step and with a small token budget"
@@ -48,7 +49,8 @@ def sentences(found: Comparison) -> str:
         f"vLLM {one.summary.server.version} with a small random model on a CPU ({device}, {found.cores} cores, one engine thread), "
         f"{record.plan.streams} streams and a prompt of {count(record.plan.prompt_tokens)} tokens every {record.plan.every_s:g} s: one "
         f"wait of {waits[0][1]} per prompt (predicted: {waits[0][0]}), or, with `--max-num-batched-tokens {_budget(small)}`, "
-        f"{steps:g} waits of up to {waits[1][1]} (predicted: {chunks} of up to {waits[1][0]}). Both predictions are of one calibration, "
+        f"{steps:g} waits, the longest of {waits[1][1]} (predicted: {chunks}, {waits[1][0]}); medians over prompts. "
+        "Both predictions are of one calibration, "
         "fitted to steps measured "
         "before any server ran; [docs/interference-measured.md](docs/interference-measured.md) has the tables and the program that does it "
         "on your machine."
@@ -94,6 +96,10 @@ def _budget(told: Told) -> int:
 
 def _error(predicted: float, measured: float) -> str:
     return f"{100 * (predicted / measured - 1):+.1f} %".replace("-", "−")
+
+
+OTHERS = {"client": "as the client was late", "restart": "as a stream began anew", "unknown": "of unknown cause"}
+"""Causes of high gaps that no prompt made, in words."""
 
 
 def _waits(found: Comparison) -> str:
@@ -144,9 +150,13 @@ def _rows(told: Told) -> Iterator[str]:
     prompts, streams = len(summary.injections), told.record.plan.streams
     made, seen = (each.stalls / streams for each in (simulated, injected))
     yield f"| {name}stalls per stream | {made:.1f} | {seen:.1f} | {_error(made, seen)} | |"
-    strange = sum(spike.cause == "unknown" for spike in summary.spikes)
-    others = f"; {strange} more that {'has' if strange == 1 else 'have'} none" if strange else ""
-    yield f"| {name}prompts and their spikes | | {prompts} and {len(own)}{others} | | |"
+    yield f"| {name}prompts and their spikes | | {prompts} and {len(own)} | | |"
+    others = Counter(spike.cause for spike in summary.spikes if spike.cause != "injection")
+    if others:
+        said = ", ".join(f"{number} {OTHERS[cause]}" for cause, number in sorted(others.items()))
+        yield f"| {name}high gaps of most streams beside them | 0 | {said} | | |"
+    lag = f"{milliseconds(injected.lag.p99_s)} ms" if injected.lag else "unknown"
+    yield f"| {name}client late by, p99; gaps of no length | | {lag}; {100 * injected.bundles / injected.gaps:.1f} % | | |"
 
 
 def _ladders(found: Comparison) -> str:
@@ -180,17 +190,16 @@ def _pair(told: Told) -> tuple[Result, RunResult]:
 
 
 def _about(found: Comparison) -> str:
-    lags = [lag for told in found.runs if (lag := _pair(told)[1].lag) is not None]
-    late = max(lag.p99_s for lag in lags) if lags else 0.0
+    middle = " and ".join(
+        _error(made.itl.p50_s, seen.itl.p50_s) for made, seen in map(_pair, found.runs) if made.itl and seen.itl
+    )
     return f"""## What is in a gap beside a step
 
 The calibration is of steps of the engine alone; a stream's gap could be longer by what the server does between steps, and by HTTP. The
 engine computes in a process of its own, and the next step begins while another process makes text of the last one's tokens and sends
-them: what that takes delays a token, but the next one as well. So the *median* gap and the number of gaps are those of the steps, and
-nothing is added to a prediction. What remains is jitter: single gaps are shorter or longer by as much as the delays of two
-tokens differ. It fills the percentiles between the steps and the spikes, and is most of what the measured p99 of the first budget has
-beside the prediction. On a machine whose few cores the engine, the server and the client share, the delay can be a scheduler's tick: the
-client itself came up to {milliseconds(late)} ms late (p99).
+them: what that takes delays a token, but the next one as well. So nothing is added to a prediction; the median gaps of the two runs are
+predicted to {middle}. Single gaps are shorter or longer by as much as the delays of two tokens differ, and by what else runs on the few
+cores that engine, server and client share: the table says how late the client was, and what else held up most streams.
 
 The contexts of the streams grow during a run, and the simulation lets them grow as well; the rows of the decode step and the spike are at
 the mean context.

@@ -15,7 +15,7 @@ from costmodel.cli.options import calibration_options, deployment_options, echo_
 from costmodel.hardware.errors import InputError
 
 if TYPE_CHECKING:
-    from costmodel.cli.interfere_telling import Told
+    from costmodel.validation.checking.telling import Told
 
 FIGURES = ("gaps", "percentiles", "timeline")
 DEFAULT_RECORD = Path("interference.jsonl")
@@ -112,7 +112,7 @@ def command(**options: Any) -> int:
 
 def _finish(paths: Sequence[Path], output: Output, about: dict[str, Any] | None, code: int) -> int:
     """Report on records, and draw them; return the exit code."""
-    from costmodel.cli.interfere_telling import tell
+    from costmodel.validation.checking.telling import tell
 
     missed: list[str] = []
     found = []

@@ -22,7 +22,7 @@ from costmodel.validation.interference.summary import usual_gap
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from costmodel.cli.interfere_telling import Told
+    from costmodel.validation.checking.telling import Told
 
 BESIDE = 0.6
 """Of the time that a spike takes, so much is shown on either side of it."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from costmodel.validation.interference.client import Client
     from costmodel.validation.interference.records import Plan
 
+FLAG_DTYPES = {"half": "float16", "float": "float32"}
+"""Other names that vLLM's ``--dtype`` takes."""
 INTERRUPTED = 130
 ENDING = 5.0
 """Time that a server which gives no answer may take to end, before its log is looked at no more [s]."""
@@ -118,7 +120,8 @@ async def _run(
     speech = Speech(found.model, options["api"], Prompts(options.get("vocabulary")))
     notes = await learn(client, speech)
     header = _header(client, source, options, plan, found, flags, notes)
-    output.record.unlink(missing_ok=True)  # only with --force
+    if output.force:
+        output.record.unlink(missing_ok=True)
     with Recorder(output.record, header) as recorder:
         begun.set()
         await Experiment(client, speech, recorder, plan, line.progress).run()
@@ -167,18 +170,19 @@ def _header(
 
 
 def _model(folder: Path, options: dict[str, Any], flags: dict[str, Any]) -> Any:
-    """Return what is served, from its folder."""
-    import json
-
-    from costmodel.validation.interference.comparing import FORMATS
+    """Return what is served, from its folder; weights have the checkpoint's format, activations what vLLM makes of it."""
+    from costmodel.validation.backends.asked import Asked, find_files, short_dtype, weight_dtype
     from costmodel.validation.measurements.types import Model
 
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    stored = str(flags.get("dtype", config.get("torch_dtype") or config.get("dtype") or "auto"))
+    files = find_files(Asked(str(folder)))
+    config = files.config.get("text_config") or files.config
+    asked = short_dtype(FLAG_DTYPES.get(str(flags.get("dtype", "auto")), str(flags.get("dtype", "auto"))))
+    stored = str(config.get("dtype") or config.get("torch_dtype") or "auto")
+    activation = asked or ("fp16" if stored == "float16" else "bf16")  # `auto` takes no 32 bits
     return Model(
         name=folder.resolve().name,
-        config=config,
-        dtype=FORMATS.get(stored, stored),
+        config=files.config,
+        dtype=weight_dtype(files, activation),
         random_weights=options["random_weights"],
     )
 

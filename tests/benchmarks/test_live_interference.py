@@ -58,7 +58,7 @@ def test_a_small_budget_makes_lower_and_more_stalls_as_predicted(found: Any) -> 
     assert small.compared.spike.spike.chunks == small.summary.one_step.steps == chunks
     for told in found.runs:
         assert all(each.spike is not None for each in told.summary.injections)
-        assert sum(spike.cause == "unknown" for spike in told.summary.spikes) <= 2  # a shared machine, as the page says
+        assert sum(spike.cause == "unknown" for spike in told.summary.spikes) <= 2  # what else there was is on the page
         assert len(told.summary.injections) >= 5
         assert all(abs(row.error) < 0.15 for row in told.summary.predicted)
         simulated, injected = told.summary.simulated, told.summary.injected

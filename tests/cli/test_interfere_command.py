@@ -13,7 +13,7 @@ import pytest
 from matplotlib.text import Text
 
 from costmodel.cli.interfere_figures import percentiles
-from costmodel.cli.interfere_telling import tell
+from costmodel.validation.checking.telling import tell
 from costmodel.validation.interference.reading import read_record
 from tests.cli.runner import SCRIPT, parse, refusal, run
 from tests.interference.misbehaving import Behaviour, serving

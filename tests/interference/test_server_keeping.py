@@ -87,6 +87,8 @@ BOUND = """
 import multiprocessing, os, time
 from costmodel.validation.backends.vllm_main import bind_to_parent
 bind_to_parent(spawned=__name__ == "__mp_main__")
+if __name__ == "__mp_main__":
+    print("bound", flush=True)
 if __name__ == "__main__":
     engines = [multiprocessing.get_context(way).Process(target=time.sleep, args=(600,)) for way in ("fork", "spawn")]
     for engine in engines:
@@ -117,10 +119,11 @@ def test_whoever_is_killed_outright_takes_the_server_with_it(tmp_path, victim):
     )
     with process.stdout:
         keeper = int(process.stdout.readline())
-        server, *engines = map(int, process.stdout.readline().split())
+        lines = [process.stdout.readline() for _ in range(2)]  # the spawned one may be bound before its parent has told
+        lines.remove("bound\n")
+        server, *engines = map(int, lines[0].split())
         try:
             assert all(map(lives, (server, *engines)))
-            time.sleep(0.5)  # the spawned one has come as far as to bind itself
             os.kill({"keeper": keeper, "server": server, "client": process.pid}[victim], signal.SIGKILL)
             assert await_end(server, *engines)
         finally:

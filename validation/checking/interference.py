@@ -86,7 +86,7 @@ def experiment_of(record: Any) -> Experiment:
         prompt=round(statistics.median(prompts)) if prompts else plan.prompt_tokens,
         every=plan.every_s,
         first=plan.first_s,
-        duration=plan.duration_s,
+        duration=max(min(injected.end - injected.start, plan.duration_s), plan.first_s),
         baseline_duration=calm.end - calm.start,
         baseline=_gaps(record.baseline) if record.baseline else (),
         injected=_gaps(injected),

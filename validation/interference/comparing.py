@@ -4,7 +4,7 @@ the gaps of the run with injections as the simulator has them."""
 from __future__ import annotations
 
 import statistics
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from costmodel.documents import Prediction
 from costmodel.hardware.errors import InputError
@@ -14,15 +14,6 @@ from costmodel.validation.interference.documents import Compared, Interference
 from costmodel.validation.interference.flags import simulation_options
 from costmodel.validation.interference.records import Record
 from costmodel.validation.interference.summary import context_at_start
-
-FORMATS: Final = {
-    "float32": "fp32",
-    "float": "fp32",
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-}
-"""vLLM's names of dtypes → costmodel's."""
 
 
 class Compare(NamedTuple):
@@ -60,23 +51,29 @@ def compare(record: Record, summary: Interference, **options: Any) -> Compare:
     options = _with_flags(options, flags)
     prompt = prompt_of(record, summary)
     budget = flags.get("max_num_batched_tokens")
+    guessed = summary.one_step.verdict == "no" and not isinstance(budget, int)
     chunk = budget if isinstance(budget, int) and budget < prompt + plan.streams else None
     common = {"prompt": prompt, "streams": plan.streams, "every": plan.every_s, "chunk": chunk, **options}
     injected = summary.injected or summary.baseline
     decode = predict(**common, context=max(round(summary.baseline.context_tokens), 1))
     spike = predict(**common, context=max(round(injected.context_tokens), 1))
     rows = [_row("decode step", decode.best.decode_step_s, summary.decode_step_s, decode, "decode_step_s")]
-    if summary.spike_s is not None:
+    if summary.spike_s is not None and not guessed:
         rows.append(_row("spike", spike.spike.height_s, summary.spike_s, spike, "spike_s"))
     about = f"{decode.model.name} on {decode.gpu.count} × {decode.gpu.name}, {decode.headline} rung"
     if decode.headline == "calibrated" and decode.calibration:
         about += f" ({decode.calibration})"
     warnings = [*decode.warnings, *spike.warnings]
     simulated = None
-    try:
-        simulated = simulate(record, summary, **options)
-    except InputError as error:
-        warnings.append(f"not simulated: {error}")
+    if guessed:
+        warnings.append(
+            "prompts went through in several steps, and the server's token budget is not known: no spike is predicted; tell it with --chunk"
+        )
+    else:
+        try:
+            simulated = simulate(record, summary, **options)
+        except InputError as error:
+            warnings.append(f"not simulated: {error}")
     return Compare(tuple(rows), about, decode, spike, simulated, tuple(dict.fromkeys(warnings)))
 
 
@@ -87,10 +84,10 @@ def prompt_of(record: Record, summary: Interference) -> int:
 
 
 def _with_flags(options: dict[str, Any], flags: dict[str, str | int | float | bool | None]) -> dict[str, Any]:
-    """Return the options that were given, and for others what the server's flags say: dtype and tensor-parallel size."""
+    """Return the options that were given, and for others what the server's flags say: dtypes and tensor-parallel size."""
     found = {name: value for name, value in options.items() if value is not None}
-    if (dtype := FORMATS.get(str(flags.get("dtype")))) is not None:
-        found.setdefault("dtype", dtype)
+    if (kv := simulation_options(flags).get("kv_dtype")) is not None:
+        found.setdefault("kv_dtype", kv)
     size = flags.get("tensor_parallel_size")
     if isinstance(size, int) and found.get("tp", 1) == 1:
         found["tp"] = size
@@ -137,7 +134,7 @@ def simulate(record: Record, summary: Interference, **options: Any) -> Result | 
         context=max(round(context_at_start(run, plan) if grow else injected.context_tokens), 1),
         every=plan.every_s,
         first=plan.first_s,
-        duration=max(injected.duration_s, plan.first_s),
+        duration=max(min(injected.duration_s, plan.duration_s), plan.first_s),
         grow=grow,
         **{**known, **_with_flags(options, record.server.flags)},
     )

@@ -13,6 +13,15 @@ WHOLE: Final = {
     "tensor_parallel_size": "tp",
     "block_size": "block_tokens",
 }
+KV_FORMATS: Final = {
+    "fp8": "fp8",
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2": "fp8",
+    "fp8_inc": "fp8",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+}
+"""vLLM's names of the KV cache's dtypes → costmodel's; ``auto`` is that of the activations."""
 TRUTHS: Final = {"enable_prefix_caching": "prefix_caching", "enable_chunked_prefill": "chunked_prefill"}
 """Flags of the server that a simulation takes, and its names for them."""
 
@@ -26,6 +35,8 @@ def simulation_options(flags: Mapping[str, Any]) -> dict[str, Any]:
     for theirs, ours in TRUTHS.items():
         if str(flags.get(theirs)) in ("True", "False"):
             found[ours] = str(flags[theirs]) == "True"
+    if (kv := KV_FORMATS.get(str(flags.get("kv_cache_dtype", flags.get("cache_dtype"))))) is not None:
+        found["kv_dtype"] = kv
     blocks, size = _whole(flags.get("num_gpu_blocks")), _whole(flags.get("block_size"))
     if blocks and size:
         found["kv_tokens"] = (blocks - 1) * size  # one block, the null block, is never given out

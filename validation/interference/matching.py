@@ -93,27 +93,26 @@ def match(run: Run, usual: float) -> Matched:
     low = math.sqrt(usual * statistics.median(felt))
     threshold = max(low, statistics.median(felt) / 2)
     high = [gap for gap in gaps if gap.length > low]
-    clusters = _clusters(high, [window for _, window in windows], threshold)
+    clusters = _clusters(high, windows, threshold)
     streams = len({answer.stream for answer in run.answers})
     restarts = _restarts(run)
     spikes: list[Spike] = []
     free = dict(windows)
-    for cluster in clusters:
+    for index, cluster in clusters:
         lengths: dict[int, list[float]] = {}
         for gap in cluster:
             lengths.setdefault(gap.stream, []).append(gap.length)
         if len(lengths) < SHARE * streams:
             continue
         start, end = min(gap.start for gap in cluster), max(gap.end for gap in cluster)
-        index = next((each for each, window in free.items() if _overlap((start, end), window)), None)
-        cause: Cause = "injection"
-        if index is None:
-            cause = _other_cause(run, restarts, start, end + usual)
-        else:
-            del free[index]
+        own = index
+        if own is None:
+            own = next((each for each, window in free.items() if _overlap((start, end), window)), None)
+        made = own is not None and free.pop(own, None) is not None
+        cause: Cause = "injection" if made else _other_cause(run, restarts, start, end + usual)
         steps = statistics.median_high([len(each) for each in lengths.values()])
         height = statistics.median([max(each) for each in lengths.values()])
-        spikes.append(Spike(start, end, height, len(lengths), steps, cause, index))
+        spikes.append(Spike(start, end, height, len(lengths), steps, cause, own if made else None))
     return Matched(tuple(spikes), threshold, tuple(free))
 
 
@@ -131,29 +130,32 @@ def _felt(gaps: Sequence[_Gap], window: tuple[float, float]) -> float | None:
     return statistics.median(longest.values()) if longest else None
 
 
-def _clusters(high: Sequence[_Gap], windows: Sequence[tuple[float, float]], threshold: float) -> list[list[_Gap]]:
-    """Return high gaps that end in the window of one injection, and others above the threshold that overlap; in the order of time.
+def _clusters(
+    high: Sequence[_Gap], windows: Sequence[tuple[int, tuple[float, float]]], threshold: float
+) -> list[tuple[int | None, list[_Gap]]]:
+    """Return high gaps that end in the window of one injection, with its index, and others above the threshold that overlap, with None;
+    in the order of time.
 
     Where windows overlap, as prompts queue, a gap belongs to the one that ends first.
     """
     held: dict[int, list[_Gap]] = {}
     rest: list[_Gap] = []
     for gap in high:
-        ending = [index for index, window in enumerate(windows) if window[0] < gap.end <= window[1]]
+        ending = [(window[1], index) for index, window in windows if window[0] < gap.end <= window[1]]
         if ending:
-            held.setdefault(min(ending, key=lambda index: windows[index][1]), []).append(gap)
+            held.setdefault(min(ending)[1], []).append(gap)
         elif gap.length > threshold:
             rest.append(gap)
-    clusters: list[list[_Gap]] = list(held.values())
+    clusters: list[tuple[int | None, list[_Gap]]] = list(held.items())
     current: list[_Gap] = []
     for gap in rest:
         if current and gap.start >= max(each.end for each in current):
-            clusters.append(current)
+            clusters.append((None, current))
             current = []
         current.append(gap)
     if current:
-        clusters.append(current)
-    return sorted(clusters, key=lambda cluster: min(gap.start for gap in cluster))
+        clusters.append((None, current))
+    return sorted(clusters, key=lambda cluster: min(gap.start for gap in cluster[1]))
 
 
 def _overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:

@@ -1,18 +1,18 @@
-"""What a vLLM server tells of itself: on ``/metrics``, how many tokens its steps had, what was found in the prefix cache, its flags."""
+"""What a vLLM server tells of itself on ``/metrics``: what was found in the prefix cache, preemptions, some flags.
+
+How many tokens its steps had it does not tell: ``vllm:iteration_tokens_total`` counts a whole prompt in the step that finishes it.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Mapping
 from typing import Any, Final
 
 from costmodel.validation.interference.client import Client
 from costmodel.validation.interference.exchange import RequestError
 
-STEPS: Final = "vllm:iteration_tokens_total"
-"""Histogram of the tokens of a step."""
 COUNTERS: Final = ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total", "vllm:num_preemptions_total")
 CONFIG: Final = "vllm:cache_config_info"
 FLAGS: Final = ("enable_prefix_caching", "num_gpu_blocks", "block_size", "cache_dtype", "gpu_memory_utilization")
@@ -37,17 +37,11 @@ def parse_metrics(text: str) -> list[tuple[str, dict[str, str], float]]:
 
 
 def counts(text: str) -> dict[str, float]:
-    """Return what is kept of a page of metrics; engines of one server are summed. Buckets are ``STEPS<=bound``."""
+    """Return what is kept of a page of metrics; engines of one server are summed."""
     found: dict[str, float] = {}
-    for name, labels, value in parse_metrics(text):
-        key = name
-        if name == f"{STEPS}_bucket":
-            try:
-                key = f"{STEPS}<={float(labels.get('le', ''))}"
-            except ValueError:
-                continue
-        if (key in COUNTERS or name == f"{STEPS}_bucket") and math.isfinite(value):
-            found[key] = found.get(key, 0.0) + value
+    for name, _, value in parse_metrics(text):
+        if name in COUNTERS and math.isfinite(value):
+            found[name] = found.get(name, 0.0) + value
     return found
 
 
@@ -57,16 +51,6 @@ def flags(text: str) -> dict[str, str]:
         if name == CONFIG:
             return {key: labels[key] for key in FLAGS if labels.get(key) not in (None, "None")}
     return {}
-
-
-def steps_beyond(grown: Mapping[str, float], tokens: int) -> tuple[int, float] | None:
-    """Return how many steps had more tokens than the largest bound below ``tokens``, and that bound; None if nobody knows."""
-    bounds = {float(key.partition("<=")[2]): value for key, value in grown.items() if key.startswith(f"{STEPS}<=")}
-    below = [bound for bound in bounds if bound < tokens]
-    if not below or float("inf") not in bounds:
-        return None
-    bound = max(below)
-    return round(bounds[float("inf")] - bounds[bound]), bound
 
 
 async def page(client: Client, path: str) -> str | None:

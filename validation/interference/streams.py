@@ -140,4 +140,4 @@ def _no_answer(client: Client, speech: Speech, error: RequestError) -> InputErro
     elif error.status == 404 or (error.status in REFUSED and speech.api == "tokens"):
         others = " or ".join(f"--api {api}" for api in APIS if api != speech.api)
         hint = f"; try {others}, or another --served-model-name"
-    return InputError(f"the server at {client.address.url} does not answer a first prompt: {error}{hint}")
+    return InputError(f"the server at {client.clean(client.address.url)} does not answer a first prompt: {error}{hint}")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from costmodel.simulation.quantiles import nearest_rank
 from costmodel.simulation.results import STALL_FACTOR, Stalls, percentiles
 from costmodel.validation.interference.documents import InjectionResult, Interference, OneStep, RunResult, SpikeResult
 from costmodel.validation.interference.matching import Matched, match
-from costmodel.validation.interference.metrics import COUNTERS, steps_beyond
+from costmodel.validation.interference.metrics import COUNTERS
 from costmodel.validation.interference.records import Answer, Injection, Plan, Record, Run
 
 LAG_SHARE: Final = 0.1
@@ -161,22 +161,15 @@ def _one_step(record: Record, spikes: Sequence[SpikeResult]) -> OneStep:
     if not own:
         return OneStep(verdict="unknown", steps=None, why="no spike can be told from what is usual")
     steps = statistics.median(own)
-    plan, flags = record.plan, record.server.flags
-    answered = [each for each in injected.injections if each.first is not None]
-    whole = steps_beyond(injected.metrics, plan.prompt_tokens)
-    if whole is not None and whole[0] >= len(answered) and steps <= 1:
-        why = f"every stream has one high gap per prompt, and the server counts {whole[0]} steps of more than {whole[1]:,.0f} tokens"
-        return OneStep(verdict="yes", steps=steps, why=why)
-    if steps <= 1 and whole is None:
-        return OneStep(verdict="yes", steps=steps, why="every stream has one high gap per prompt")
-    if steps <= 1 and not _too_small(flags, plan):
-        return OneStep(
-            verdict="unknown",
-            steps=steps,
-            why=f"every stream has one high gap per prompt, but the server counts only {whole[0] if whole else 0} steps of more than "
-            f"{whole[1] if whole else 0:,.0f} tokens for {len(answered)} prompts",
-        )
-    return OneStep(verdict="no", steps=steps, why=_why_not(record, steps), flag=_flag(record))
+    if steps > 1 or _too_small(record.server.flags, record.plan):
+        return OneStep(verdict="no", steps=steps, why=_why_not(record, steps), flag=_flag(record))
+    why = "every stream has one high gap per prompt"
+    budget = _budget(record.server.flags)
+    if budget is None:
+        why += "; the server's token budget is not known, and a small rest of a prompt in a step of its own would not be seen"
+    else:
+        why += f", and the token budget of {budget:,} takes {record.plan.prompt_tokens:,} + {record.plan.streams} running streams"
+    return OneStep(verdict="yes", steps=steps, why=why)
 
 
 def _budget(flags: dict[str, str | int | float | bool | None]) -> int | None:
@@ -228,8 +221,9 @@ def _warnings(
         found.append(f"{number} × {text}")
     if len(problems) > MOST_PROBLEMS:
         found.append(f"and {len(problems) - MOST_PROBLEMS} other kinds of problems")
-    found += _about_lag([baseline, injected])
-    for name, run in (("baseline", baseline), ("injected run", injected)):
+    runs = {"baseline": baseline, "injected run": injected}
+    found += _about_lag(runs)
+    for name, run in runs.items():
         if run is not None and run.bundles:
             share = run.bundles / run.gaps
             found.append(
@@ -261,16 +255,17 @@ def _warnings(
     return found
 
 
-def _about_lag(runs: Sequence[RunResult | None]) -> list[str]:
-    """Say how late the client was, where it matters."""
-    for run in runs:
+def _about_lag(runs: Mapping[str, RunResult | None]) -> list[str]:
+    """Say how late the client was, of every run in which it matters."""
+    found = []
+    for name, run in runs.items():
         if run is None or run.lag is None or run.itl is None or run.lag.p99_s <= LAG_SHARE * run.itl.p50_s:
             continue
         late, gap = 1e3 * run.lag.p99_s, 1e3 * run.itl.p50_s
-        return [
-            f"the client was up to {late:.1f} ms late (p99) beside a median gap of {gap:.1f} ms; give it a core of its own"
-        ]
-    return []
+        found.append(
+            f"{name}: the client was up to {late:.1f} ms late (p99) beside a median gap of {gap:.1f} ms; give it a core of its own"
+        )
+    return found
 
 
 def _miscount(runs: Sequence[Run]) -> float | None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from costmodel.hardware.errors import InputError
+from costmodel.validation.checking.asking import model_folder
 from costmodel.validation.interference.comparing import Compare, compare
 from costmodel.validation.interference.documents import Interference
 from costmodel.validation.interference.reading import read_record
@@ -47,12 +45,18 @@ def tell(path: Path, about: dict[str, Any] | None) -> Told:
     summary = summarise(record, path.name)
     if about is None:
         return Told(record, summary)
-    with _config_of(record) as folder:
+    with ExitStack() as stack:
+        about = dict(about)
+        if about.get("model") is None and record.model is not None:
+            about["model"] = stack.enter_context(model_folder(record.model))
+            if about.get("dtype") is None:
+                about["dtype"] = record.model.dtype
+            if about.get("kv_dtype") is None:
+                about["kv_dtype"] = record.model.kv_dtype
         try:
-            model = about.get("model") or folder
-            if model is None:
+            if about.get("model") is None:
                 raise InputError("the prediction needs the model that was served: --model NAME, or its config.json")
-            compared = compare(record, summary, **{**about, "model": model})
+            compared = compare(record, summary, **about)
         except InputError as error:
             return Told(record, summary, None, f"no prediction: {error}")
     said = {
@@ -62,16 +66,3 @@ def tell(path: Path, about: dict[str, Any] | None) -> Told:
         "warnings": (*summary.warnings, *compared.warnings),
     }
     return Told(record, summary.model_copy(update=said), compared)
-
-
-@contextmanager
-def _config_of(record: Record) -> Iterator[str | None]:
-    """Yield a folder with the config of the model that was served, where the record has it."""
-    if record.model is None:
-        yield None
-        return
-    with tempfile.TemporaryDirectory() as above:
-        folder = Path(above, Path(record.model.name).name or "model")
-        folder.mkdir()
-        (folder / "config.json").write_text(json.dumps(record.model.config), encoding="utf-8")
-        yield str(folder)
