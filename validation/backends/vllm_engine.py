@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from costmodel.dtypes import TORCH_NAMES
 from costmodel.hardware.errors import InputError
 from costmodel.validation.backends.asked import (
-    TORCH_NAMES,
     Asked,
     find_files,
     now,

@@ -57,8 +57,8 @@ def check_steps(path: Path, measurement: Measurement, asked: Asked) -> tuple[Che
     if calibration is not None and known and _made_of(calibration, path):
         rows = [row.model_copy(update={"inside_interval": None}) for row in rows]
         notes.append(
-            f"the calibration was made of {path.name}, and its intervals of the steps held out there, so those say nothing about the intervals, "
-            "and none is counted as inside; check a measurement of its own (another --out) for that"
+            f"the calibration was made of {path.name}, and its intervals of the steps held out there, so those say nothing about the "
+            "intervals, and none is counted as inside; check a measurement of its own (another --out) for that"
         )
     if predictor.calibration is None:
         notes.append("no calibration in use: steps at datasheet rates, a floor; measured ones take longer")

@@ -24,7 +24,7 @@ from typing import Final
 
 from costmodel.architecture.families import architecture_from_config
 from costmodel.architecture.source import find_model
-from costmodel.dtypes import main_format
+from costmodel.dtypes import FROM_TORCH, main_format
 from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.reading import shown_path
@@ -118,7 +118,7 @@ def measurement_from_log(
     files = find_model(model)
     flags = log.flags or {}
     architecture = architecture_from_config(files.config, files.name, files.quant)
-    activation = dtype or _short(flags.get("dtype")) or architecture.dtype
+    activation = dtype or FROM_TORCH.get(str(flags.get("dtype")).removeprefix("torch.")) or architecture.dtype
     cache = kv_dtype or (None if flags.get("kv_cache_dtype") in (None, "auto") else str(flags["kv_cache_dtype"]))
     samples, notes = _samples(log, shown_path(path))
     choice = load_gpu(gpu)[1] if gpu is not None else None
@@ -326,8 +326,3 @@ def _check_elapsed(steps: Sequence[Iteration], name: str) -> list[str]:
             "stamps of milliseconds (docker logs -t, kubectl logs --timestamps, journalctl -o short-iso-precise), or measure in-process"
         )
     return [f"the elapsed times sum up to {100 * share:.0f} % of the time that passed in the longest busy stretch"]
-
-
-def _short(dtype: object) -> str | None:
-    names = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
-    return names.get(str(dtype))
