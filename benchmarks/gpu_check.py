@@ -25,6 +25,7 @@ from dataclasses import dataclass, field  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
+from gpu_check_numbers import Way, errors_beside, rates_beside, steps_beside  # noqa: E402
 from gpu_check_page import errors_table, rates_table, steps_table  # noqa: E402
 
 from costmodel.architecture.source import load_model  # noqa: E402
@@ -38,12 +39,6 @@ from costmodel.validation.backends.devices import device_name, profile_of  # noq
 from costmodel.validation.backends.torch_engine import TorchEngine, device_kind, import_torch  # noqa: E402
 from costmodel.validation.backends.torch_llama import shape_of  # noqa: E402
 from costmodel.validation.backends.torch_probe import Probe, probe, to_toml  # noqa: E402
-from costmodel.validation.checking.gpu_check import (  # noqa: E402
-    Way,
-    errors_beside,
-    rates_beside,
-    steps_beside,
-)
 from costmodel.validation.fitting.calibrate import to_toml as calibration_toml  # noqa: E402
 from costmodel.validation.fitting.measured import fit_steps, measured_deployment  # noqa: E402
 from costmodel.validation.fitting.step_calibration import step_calibration  # noqa: E402

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpu_check_numbers import PURPOSES, Errors, RateBeside, StepBeside, Way
+
 from costmodel.cli.text import large, significant
-from costmodel.validation.checking.gpu_check import PURPOSES, Errors, RateBeside, StepBeside, Way
 
 WORDS = {"decode": "decodes", "prefill": "prompts", "chunk": "chunks on a context", "mixed": "prompts beside decodes"}
 SHOWN = {"mixed": 12}

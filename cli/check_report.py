@@ -81,7 +81,7 @@ def _cells(row: Row) -> list[str]:
     interval = ""
     if row.interval_s is not None:
         low, high = row.interval_s
-        interval = f"{milliseconds(low)}–{milliseconds(high)}" + ("" if row.inside_interval else " ✗")
+        interval = f"{milliseconds(low)}–{milliseconds(high)}" + (" ✗" if row.inside_interval is False else "")
     mark = " !" if row.within_limit is False else ""
     return [row.what, milliseconds(row.predicted_s), milliseconds(row.measured_s), _signed(row.error) + mark, interval]
 

@@ -40,8 +40,6 @@ OF_ENGINES = (
 """Options of the engine that is measured; a log has one of its own."""
 LONGEST_MINUTES = 10_080
 """A week."""
-SHORT = 2**20
-"""Bytes that a first line has at most."""
 CLEAR = "\r\x1b[K"
 """Goes back to the beginning of a line of a terminal, and empties it."""
 
@@ -199,7 +197,7 @@ def _before(out: Path, resume: bool, force: bool) -> Content | None:
     Raises:
         InputError: there is a file, and neither ``resume`` nor ``force``; or it is no measurement.
     """
-    from costmodel.validation.measurements.files import read_content
+    from costmodel.validation.measurements.files import is_cut_header, read_content
 
     if not resume or not out.exists():
         try:
@@ -209,11 +207,7 @@ def _before(out: Path, resume: bool, force: bool) -> Content | None:
                 raise InputError(f"{out} exists; --resume goes on with it, --force replaces it") from None
             raise error
         return None
-    if (
-        out.is_file() and out.stat().st_size < SHORT and b"\n" not in out.read_bytes()
-    ):  # ended before its first line did
-        return None
-    return read_content(out)
+    return None if is_cut_header(out) else read_content(out)
 
 
 def _is_whole(content: Content, seconds: float) -> bool:
@@ -228,7 +222,7 @@ def _is_whole(content: Content, seconds: float) -> bool:
 
 def _measure(options: dict[str, Any], out: Path, before: Content | None, asked: Asked) -> Progress:
     """Start the engine, measure into the file, and end the engine whatever happens."""
-    from costmodel.validation.measurements.files import Writer
+    from costmodel.validation.measurements.files import Writer, is_cut_header
     from costmodel.validation.measurements.measuring import check_same, measure
 
     shows = sys.stderr.isatty()
@@ -241,10 +235,8 @@ def _measure(options: dict[str, Any], out: Path, before: Content | None, asked: 
         header = engine.header()
         if before is not None:
             check_same(before.header, header, shown_path(out))
-        elif (
-            out.exists()
-        ):  # --force, or a file without a whole line; gone only now that there is something to put in its place
-            out.unlink()
+        elif options["force"] or (options["resume"] and is_cut_header(out)):
+            out.unlink(missing_ok=True)  # only now that there is something to put in its place
         writer = stack.enter_context(Writer(out, None if before is not None else header))
         watch = _watch() if shows else None
         progress = measure(engine, writer, options["minutes"] * 60, before.samples if before else (), watch)

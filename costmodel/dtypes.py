@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from costmodel.architecture.formats import NATIVE_COMPUTE, PLAIN_FORMATS, WeightFormat
 from costmodel.architecture.types import Architecture, LayerFormats, LayerKind
@@ -12,6 +13,10 @@ from costmodel.hardware.errors import InputError, unknown_name
 from costmodel.hardware.profile import GpuProfile
 
 SIXTEEN_BIT = ("bf16", "fp16")
+TORCH_NAMES: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""Names of dtypes here, and torch's."""
+FROM_TORCH: Final = {long: short for short, long in TORCH_NAMES.items()} | {"float": "fp32", "half": "fp16"}
+"""Torch's names of dtypes, and its and vLLM's other words for them, and those here."""
 KV_DTYPES = ("bf16", "fp16", "fp32", "fp8", "int8")
 
 

@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from costmodel.cli import measure_command
 from costmodel.cli.measure_command import _file_name
 from costmodel.validation.measurements.files import read_measurement
+from costmodel.validation.measurements.types import SCHEMA, Header
 from tests.cli.runner import document, printed, refusal, run
+from tests.validation.test_measuring import Clock, MadeUp
+
+START = f'{{"schema":"{SCHEMA}'
 
 LOG = """INFO 11-30 00:55:25 [kv_cache_utils.py:2327] GPU KV cache size: 100,000 tokens, Maximum concurrency for 2,048 tokens: 48.83x
 INFO 11-30 00:56:00 [loggers.py:199] Engine 000: Iteration(0): 0 context requests, 0 context tokens, 4 generation requests, 4 generation \
@@ -49,6 +54,43 @@ def test_a_file_that_is_there_is_not_replaced(own_folder: Path) -> None:
     assert "--force replaces it" in said
     assert "no header of a measurement" in refusal("measure --random-weights Llama-3.2-1B --resume")
     assert (own_folder / "measurement-Llama-3.2-1B.jsonl").read_text(encoding="utf-8") == "mine\n"
+
+
+@pytest.mark.parametrize("content", ["mine, on one line", '{"schema":"costmodel.check/1"', START + '"},"steps":[]}'])
+def test_resume_discards_nothing_but_a_beginning_of_a_header(own_folder: Path, content: str) -> None:
+    (own_folder / "m.jsonl").write_text(content, encoding="utf-8")
+    assert "m.jsonl" in refusal("measure --random-weights Llama-3.2-1B --resume --out m.jsonl")
+    assert (own_folder / "m.jsonl").read_text(encoding="utf-8") == content
+
+
+class Slow(MadeUp):
+    """An engine while which starts another run writes its file."""
+
+    def header(self) -> Header:
+        Path("m.jsonl").write_text("another run's\n", encoding="utf-8")
+        return super().header()
+
+
+@pytest.mark.parametrize("found", [None, "", START[:9], START + '","source":"in'])
+def test_a_file_that_came_while_the_engine_started_is_kept(
+    own_folder: Path, found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "measure --random-weights Llama-3.2-1B --minutes 0.01 --out m.jsonl"
+    words += "" if found is None else " --resume"
+    for engine in (Slow, MadeUp):
+        monkeypatch.setattr(measure_command, "_start", lambda *_, made=engine: made(Clock()))
+        (own_folder / "m.jsonl").unlink(missing_ok=True)
+        if found is not None:
+            (own_folder / "m.jsonl").write_text(found, encoding="utf-8")
+        if engine is Slow:
+            assert "m.jsonl exists" in refusal(words)
+            assert (own_folder / "m.jsonl").read_text(encoding="utf-8") == "another run's\n"
+            continue
+        assert run(words).exit_code == 0
+        assert read_measurement(own_folder / "m.jsonl").steps
+    monkeypatch.setattr(measure_command, "_start", lambda *_: Slow(Clock()))
+    assert run(words.removesuffix(" --resume") + " --force").exit_code == 0
+    assert read_measurement(own_folder / "m.jsonl").steps
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")

@@ -14,7 +14,7 @@ import pytest
 from costmodel.equations.work import Chunk, Decodes, make_work
 from costmodel.errors import InputError
 from costmodel.validation.checking.asking import Asked, make_predictor
-from costmodel.validation.checking.benchmarks import aiperf, guidellm, nearest_rank, sglang_bench, vllm_bench
+from costmodel.validation.checking.benchmarks import aiperf, guidellm, sglang_bench, vllm_bench
 from costmodel.validation.checking.documents import Row, make_check, make_row, summarise
 from costmodel.validation.checking.files import check_file
 from costmodel.validation.checking.interference import check_experiment, experiment_of
@@ -220,6 +220,17 @@ def test_guidellm_has_means_per_request_and_says_so(machine: Path) -> None:
         guidellm({"benchmarks": [{"requests": None}]})
 
 
+AIPERF = (
+    '{"metadata": {"request_start_ns": 1}, "metrics": {"time_to_first_token": {"value": %s, "unit": "ms"}, '
+    '"input_sequence_length": {"value": 1, "unit": "tokens"}, "output_sequence_length": {"value": %s, "unit": "tokens"}}}'
+)
+GUIDELLM = (
+    '{"benchmarks": [{"requests": {"successful": [{"request_start_time": 1, "prompt_tokens": 1, "time_to_first_token_ms": %s, '
+    '"output_tokens": %s, "inter_token_latency_ms": null}]}}]}'
+)
+"""Files with one request, whose time to the first token and length are to be filled in."""
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -234,6 +245,15 @@ def test_guidellm_has_means_per_request_and_says_so(machine: Path) -> None:
         ('{"start_times": [1], "input_lens": [1], "output_lens": [1], "ttfts": [1], "itls": []}', "different lengths"),
         ('{"start_times": ["x"], "input_lens": [1], "output_lens": [1], "ttfts": [1], "itls": [[]]}', "request 1: its times"),
         ('{"start_times": [1], "input_lens": [1], "output_lens": [0], "ttfts": [1], "itls": [[]]}', "no request of vllm bench serve"),
+        ('{"start_times": [1], "input_lens": [1], "output_lens": [1e999], "ttfts": [1], "itls": [[]]}', "request 1: its times"),
+        ('{"itls": [[1]], "input_lens": [1], "output_lens": [2], "ttfts": [null]}', "request 1: its times and lengths are no numbers"),
+        ('{"itls": [[NaN]], "input_lens": [1], "output_lens": [2], "ttfts": [1]}', "request 1: its times and lengths are no numbers"),
+        ('{"itls": [null], "input_lens": [1], "output_lens": [2], "ttfts": [1]}', "request 1: its times and lengths are no numbers"),
+        (AIPERF % ("NaN", 2), "line 1: is no record of AIPerf's profile_export.jsonl ('a time is not finite')"),
+        (AIPERF % (1, "1e999"), "line 1: is no record of AIPerf"),
+        (GUIDELLM % ("NaN", 2), "benchmark 1 of GuideLLM has no whole list of requests ('a time is not finite')"),
+        (GUIDELLM % (1, "1e999"), "benchmark 1 of GuideLLM has no whole list"),
+        (GUIDELLM % (1, -2), "('a length is negative')"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_checked_is_refused_in_one_line(machine: Path, content: str, message: str) -> None:
@@ -329,9 +349,3 @@ def test_a_record_without_answers_has_nothing_to_compare(machine: Path) -> None:
     empty.injected = empty.injected.model_copy(update={"injections": ()})
     with pytest.raises(InputError, match="no injected prompt that was answered"):
         experiment_of(empty)
-
-
-def test_nearest_rank() -> None:
-    values = [float(value) for value in range(1, 101)]
-    assert [nearest_rank(values, share) for share in (0.5, 0.9, 0.99, 1.0)] == [50.0, 90.0, 99.0, 100.0]
-    assert nearest_rank([3.0], 0.5) == 3.0

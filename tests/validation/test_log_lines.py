@@ -71,6 +71,41 @@ def test_steps_are_those_of_the_lines(tmp_path: Path) -> None:
     assert all(step.purpose == "served" for step in found.steps)
 
 
+@pytest.mark.parametrize(
+    ("steps", "known"),
+    [  # prompts, new tokens, sequences that decode; of steps with one prompt, what it had in the cache
+        ([(1, 508, 4), (1, 508, 4), (1, 100, 4)], [0, 508, 1016]),
+        ([(3, 508, 4), (1, 508, 4), (1, 100, 4), (1, 90, 4)], [None, None, 0]),
+        ([(3, 508, 4), (1, 100, 7)], [0]),  # all three decode
+        ([(3, 508, 4), (1, 100, 6)], [None]),
+        ([(1, 508, 4), (1, 100, 5)], [0, 0]),  # it ended with the budget
+        ([(1, 400, 4), (1, 100, 4)], [0, 0]),
+        ([(1, 508, 4), None, (1, 100, 4), (1, 90, 4)], [0, None, 0]),
+    ],
+)
+def test_what_a_prompt_had_before_is_told_or_the_step_is_left_out(
+    tmp_path: Path, steps: list[tuple[int, int, int] | None], known: list[int | None]
+) -> None:
+    decode = (0, 0, 4)
+    lines = [line(number, 0, *step, 5.0, 9.0) for number, step in enumerate([decode, *steps]) if step is not None]
+    found = read(written(tmp_path, *lines))
+    assert [step.chunks[0][1] for step in found.steps if step.chunks] == [each for each in known if each is not None]
+    said = f"steps left out: {known.count(None)}, for a prompt whose beginning the log does not tell"
+    assert (said in found.notes) == (None in known)
+
+
+def test_what_the_prefix_cache_gave_is_said_to_be_unknown(tmp_path: Path) -> None:
+    prompts = [line(number, 0, 1, 100, 4, 5.0, 9.0) for number in range(2)]
+    off = tuple(each.replace("seed=0", "enable_prefix_caching=False, seed=0") for each in START)
+    for lines, start, said in (
+        (prompts, START, True),
+        (prompts, off, False),
+        ([line(0, 0, 0, 0, 4, 5.0, 2.0)], START, False),
+    ):
+        notes = read(written(tmp_path, *lines, start=start)).notes
+        assert any("prefix cache" in note for note in notes) == said
+
+
 def test_stamps_with_fractions_are_the_times(tmp_path: Path) -> None:
     lines = [
         line(0, 0, 1, 100, 0, 0.2, 0.1, stamped(0, 0)),

@@ -115,6 +115,18 @@ def test_a_few_steps_below_the_floor_are_left_out(profile: Path) -> None:
     fit = fit_steps(measurement.model_copy(update={"steps": (wrong, *measurement.steps[1:])}), str(profile))
     assert len(fit.rows) == len(measurement.steps) - 1
     assert any(f"1 of {len(measurement.steps)} measured steps are faster" in note for note in fit.notes)
+    assert any("1 left out of the fit, 0 held out" in note for note in fit.notes)
+
+
+def test_a_step_below_the_floor_that_is_held_out_is_an_error(profile: Path) -> None:
+    measurement = synthetic.measure(profile)
+    place = next(index for index, step in enumerate(measurement.steps) if step.held_out)
+    wrong = measurement.steps[place].model_copy(update={"seconds": 1e-6})
+    steps = (*measurement.steps[:place], wrong, *measurement.steps[place + 1 :])
+    fit = fit_steps(measurement.model_copy(update={"steps": steps}), str(profile))
+    assert len(fit.rows) == len(steps)
+    assert fit.held_out["all"].mean > 10
+    assert any("0 left out of the fit, 1 held out and in the errors" in note for note in fit.notes)
 
 
 def test_predictions_stay_above_the_floor_where_the_machine_reaches_it(profile: Path) -> None:

@@ -149,9 +149,8 @@ def test_the_model_suits_the_memory(gpu_check: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_steps_faster_than_the_floor_are_flagged(gpu_check: Any) -> None:
+    from gpu_check_numbers import StepBeside
     from gpu_check_page import steps_table
-
-    from costmodel.validation.checking.gpu_check import StepBeside
 
     step = StepBeside(
         what="decode 1 × 33",

@@ -6,15 +6,12 @@ import datetime
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from costmodel.architecture.families import architecture_from_config
 from costmodel.architecture.source import ModelFiles, find_model, preset_repository, preset_spellings
-from costmodel.dtypes import main_format
+from costmodel.dtypes import FROM_TORCH, TORCH_NAMES, main_format
 from costmodel.hardware.errors import InputError, unknown_name
-
-TORCH_NAMES: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-"""costmodel's names of dtypes, and torch's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +52,9 @@ def short_dtype(name: str | None) -> str | None:
     """
     if name is None or name == "auto":
         return None
-    known = {long: short for short, long in TORCH_NAMES.items()}
-    found = known.get(name.removeprefix("torch."), name)
+    found = FROM_TORCH.get(name.removeprefix("torch."), name)
     if found not in TORCH_NAMES:
-        raise unknown_name("dtype", name, (*TORCH_NAMES, *known), f"known: {', '.join(TORCH_NAMES)}")
+        raise unknown_name("dtype", name, (*TORCH_NAMES, *FROM_TORCH), f"known: {', '.join(TORCH_NAMES)}")
     return found
 
 

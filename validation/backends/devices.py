@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import platform
 import shutil
 import subprocess
@@ -50,6 +52,57 @@ def cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine() or "CPU"
+
+
+def memory_bytes() -> float:
+    """Return the memory of this machine [B].
+
+    Raises:
+        InputError: the system does not tell.
+    """
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):  # Windows has no such function, other systems may not have the names
+        return float(_windows_memory().total)
+
+
+def available_bytes() -> float:
+    """Return the memory of this machine that is available [B]; all of it where the system does not tell.
+
+    Raises:
+        InputError: it does not tell that either.
+    """
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                return float(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return memory_bytes() if hasattr(os, "sysconf") else float(_windows_memory().available)
+
+
+class _MemoryStatus(ctypes.Structure):
+    """MEMORYSTATUSEX of Windows."""
+
+    length: int
+    total: int
+    available: int
+    _fields_ = (
+        ("length", ctypes.c_uint32),
+        ("load", ctypes.c_uint32),
+        ("total", ctypes.c_uint64),
+        ("available", ctypes.c_uint64),
+        ("others", ctypes.c_uint64 * 5),
+    )
+
+
+def _windows_memory() -> _MemoryStatus:
+    status = _MemoryStatus()
+    status.length = ctypes.sizeof(status)
+    windows = getattr(ctypes, "windll", None)
+    if windows is None or not windows.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
+        raise InputError("the system does not tell how much memory this machine has")
+    return status
 
 
 def local_machine(kind: str, count: int = 1) -> Machine:

@@ -15,9 +15,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, cast
 
 from costmodel.architecture.families import architecture_from_config
+from costmodel.dtypes import TORCH_NAMES
 from costmodel.hardware.errors import InputError
-from costmodel.validation.backends.asked import TORCH_NAMES, Asked, find_files, now, short_dtype
-from costmodel.validation.backends.devices import Nvml, device_name, profile_of, versions
+from costmodel.validation.backends.asked import Asked, find_files, now, short_dtype
+from costmodel.validation.backends.devices import Nvml, available_bytes, device_name, profile_of, versions
 from costmodel.validation.backends.torch_llama import Llama, shape_of
 from costmodel.validation.measurements.files import Sample
 from costmodel.validation.measurements.measuring import WATCH_SECONDS, Missed, Seen, TimeIsUp
@@ -119,7 +120,7 @@ class TorchEngine:
     def _free_bytes(self) -> float:
         if self._kind == "cuda":
             return float(self._torch.cuda.mem_get_info()[0])
-        return memory_bytes()
+        return available_bytes()
 
     def _limits(self, element: int) -> Limits:
         asked, on_gpu = self._asked, self._kind == "cuda"
@@ -291,18 +292,3 @@ class TorchEngine:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
-
-
-def memory_bytes() -> float:
-    """Return the memory of this machine that is available [B]; all of it where the system does not tell."""
-    import os
-
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        with open("/proc/meminfo", encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return float(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return float(pages)

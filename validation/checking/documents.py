@@ -22,7 +22,8 @@ class Row(Frozen):
         kind: of what sort.
         predicted_s, measured_s: [s].
         error: predicted/measured − 1.
-        inside_interval: whether the measurement is within the interval of the prediction; None where there is none.
+        inside_interval: whether the measurement is within the interval of the prediction; None where there is none, or the
+            interval was made of this measurement.
         interval_s: that interval.
         held_out: the measurement was set apart for checking, and no fit to this file has seen it; None where files know no such thing.
         within_limit: whether the error is allowed; None without a limit.
@@ -48,7 +49,7 @@ class Summary(Frozen):
         count: rows.
         median_absolute_error, mean_absolute_error: of predicted/measured − 1.
         bias: median of predicted/measured − 1.
-        coverage: share of the rows with an interval that are within it; None where none has one.
+        coverage: share of the rows inside their interval, of those of which that is told; None where it is of none.
     """
 
     count: int

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from costmodel.hardware.errors import InputError
+from costmodel.simulation.quantiles import nearest_rank
 from costmodel.simulation.requests import Request
 from costmodel.simulation.results import Percentiles, Result
 from costmodel.simulation.simulating import run_requests
 from costmodel.simulation.stepping import Progress
 from costmodel.validation.checking.asking import Asked
-from costmodel.validation.checking.benchmarks import ServedRun, nearest_rank
+from costmodel.validation.checking.benchmarks import ServedRun
 from costmodel.validation.checking.documents import CheckedFile, Kind, Row, make_row
 
 LADDER: Final = (("p50", 0.5, 1), ("p90", 0.9, 10), ("p99", 0.99, 100), ("p99.9", 0.999, 1000), ("max", 1.0, 1))
@@ -65,9 +66,9 @@ def check_run(
 
 
 def _rows(run: ServedRun, result: Result, prefix: str) -> Iterator[Row]:
-    gaps = sorted(gap for each in run.requests for gap in each.gaps or ())
-    ttfts = sorted(each.ttft for each in run.requests)
-    tpots = sorted(each.tpot for each in run.requests if each.tpot is not None)
+    gaps = [gap for each in run.requests for gap in each.gaps or ()]
+    ttfts = [each.ttft for each in run.requests]
+    tpots = [each.tpot for each in run.requests if each.tpot is not None]
     kinds: tuple[tuple[Kind, list[float], Percentiles | None], ...] = (
         ("itl", gaps, result.itl),
         ("ttft", ttfts, result.ttft),
@@ -78,10 +79,11 @@ def _rows(run: ServedRun, result: Result, prefix: str) -> Iterator[Row]:
 
 
 def compare(what: str, kind: Kind, predicted: Percentiles | None, measured: Sequence[float]) -> Iterator[Row]:
-    """Yield the percentiles of a simulation beside those of measured values, which are ascending [s]."""
+    """Yield the percentiles of a simulation beside those of measured values [s]."""
     if predicted is None or not measured:
         return
     found = predicted.model_dump(by_alias=True)
-    for name, share, needed in LADDER:
-        if len(measured) >= needed and (value := nearest_rank(measured, share)) > 0:
+    values = nearest_rank(measured, [share for _, share, _ in LADDER])
+    for (name, _, needed), value in zip(LADDER, values, strict=True):
+        if len(measured) >= needed and value > 0:
             yield make_row(f"{what} {name}", kind, found[f"{name}_s"], value)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import InputError
+from costmodel.hardware.reading import read_bytes
 from costmodel.validation.checking.asking import Asked, make_predictor
 from costmodel.validation.checking.documents import CheckedFile, Row, make_row
 from costmodel.validation.fitting.measured import describe, kind_of, measured_deployment
 from costmodel.validation.fitting.step_model import step_work
+from costmodel.validation.lines import MOST_BYTES
 from costmodel.validation.measurements.types import Measurement
 
 OWN = ("calibration", "rung", "engine", "assume_efficiency")
@@ -18,6 +22,8 @@ OWN = ("calibration", "rung", "engine", "assume_efficiency")
 
 def check_steps(path: Path, measurement: Measurement, asked: Asked) -> tuple[CheckedFile, Sequence[Row]]:
     """Return every kind of step of a measurement beside its prediction.
+
+    Whether steps are inside their intervals is not told where those come from the same steps.
 
     Args:
         path: of the measurement.
@@ -47,6 +53,13 @@ def check_steps(path: Path, measurement: Measurement, asked: Asked) -> tuple[Che
         predicted, interval = predictor.step(step_work(step, windows))
         rows.append(make_row(describe(step), kind_of(step), predicted, step.seconds, interval, step.held_out))
     notes = list(measurement.notes)
+    calibration, known = predictor.calibration, any(row.interval_s is not None for row in rows)
+    if calibration is not None and known and _made_of(calibration, path):
+        rows = [row.model_copy(update={"inside_interval": None}) for row in rows]
+        notes.append(
+            f"the calibration was made of {path.name}, and its intervals of the steps held out there, so those say nothing about the "
+            "intervals, and none is counted as inside; check a measurement of its own (another --out) for that"
+        )
     if predictor.calibration is None:
         notes.append("no calibration in use: steps at datasheet rates, a floor; measured ones take longer")
     if measurement.clock == "cpu":
@@ -62,3 +75,11 @@ def check_steps(path: Path, measurement: Measurement, asked: Asked) -> tuple[Che
         notes=tuple(notes),
     )
     return file, rows
+
+
+def _made_of(calibration: Calibration, path: Path) -> bool:
+    """Tell whether a calibration was fitted to a file: by what is in it, or by its name, as a measurement may have gone on since."""
+    files = calibration.provenance.files
+    return (
+        path.name in files or hashlib.sha256(read_bytes(path, "measurement", MOST_BYTES)).hexdigest() in files.values()
+    )

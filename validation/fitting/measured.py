@@ -58,7 +58,7 @@ class StepFit:
     Attributes:
         deployment: model and part.
         chosen: parameters, the surest first.
-        rows: every step of the measurement, those left out not.
+        rows: every step of the measurement, but those left out of the fit.
         fitted, held_out: errors by kind of step, and of ``all``; held out are steps that no fit has seen.
         whole_step: errors whose quantiles are the intervals of a prediction.
         ranges: smallest and largest number of tokens of a step, and of KV tokens of each kind of attention.
@@ -125,8 +125,13 @@ def fit_steps(measurement: Measurement, gpu: str | None = None, seed: int = 0) -
     deployment = measured_deployment(measurement, gpu)
     asked = candidates(deployment)
     whole = Evaluator(step_model(deployment, [each.key for each in asked]))
-    possible, notes = _possible(measurement, deployment, whole)
-    training, test = split(possible, seed)
+    too_fast, notes = _too_fast(measurement, deployment, whole)
+    training, test = split(measurement.steps, seed)
+    if too_fast:  # outliers are fitted to by nothing, but they are errors like others
+        before = len(training)
+        training = [step for step in training if id(step) not in too_fast]
+        left = before - len(training)
+        notes = [f"{notes[0]}: {left} left out of the fit, {len(too_fast) - left} held out and in the errors"]
     if len(training) < len(FEWEST_FITTED_WORDS):
         raise InputError(
             f"{len(training)} kinds of steps are too few to fit; {', '.join(FEWEST_FITTED_WORDS)} at least"
@@ -184,8 +189,8 @@ def split(steps: Sequence[Step], seed: int = 0) -> tuple[list[Step], list[Step]]
     return [step for index, step in enumerate(steps) if index not in out], [steps[index] for index in sorted(out)]
 
 
-def _possible(measurement: Measurement, deployment: Deployment, evaluator: Evaluator) -> tuple[list[Step], list[str]]:
-    """Return the steps that take at least as long as the roofline, and a note where some do not.
+def _too_fast(measurement: Measurement, deployment: Deployment, evaluator: Evaluator) -> tuple[set[int], list[str]]:
+    """Return the ids of the steps that take less than the roofline, and a note where there are some.
 
     Raises:
         InputError: that are too many.
@@ -199,7 +204,7 @@ def _possible(measurement: Measurement, deployment: Deployment, evaluator: Evalu
     ratios = np.array([step.seconds for step in steps]) / floors
     below = np.flatnonzero(ratios < 1 - BELOW)
     if not len(below):
-        return steps, []
+        return set(), []
     worst = int(np.argmin(ratios))
     what = f"{len(below)} of {len(steps)} measured steps are faster than the roofline of {deployment.profile.name}"
     if len(below) > FEW_BELOW * len(steps):
@@ -208,8 +213,7 @@ def _possible(measurement: Measurement, deployment: Deployment, evaluator: Evalu
             f"{what} ({describe(steps[worst])} took {steps[worst].seconds * 1e3:.3g} ms, the floor is {floors[worst] * 1e3:.3g} ms): "
             f"its {name} is too low; set it to {least:.2g} or more, or probe again while nothing else runs"
         )
-    slow = set(below.tolist())
-    return [step for index, step in enumerate(steps) if index not in slow], [f"{what} and are left out"]
+    return {id(steps[index]) for index in below.tolist()}, [what]
 
 
 def _too_low(deployment: Deployment, step: Step, ratio: float) -> tuple[str, float]:

@@ -123,6 +123,25 @@ class Writer:
         self._lines.add({"complete": True} | ({"planned_s": planned_s} if planned_s is not None else {}))
 
 
+START = f'{{"schema":"{SCHEMA}"'.encode()
+"""How a file begins that :class:`Writer` made."""
+LONGEST_HEADER = 2**20
+"""Bytes."""
+
+
+def is_cut_header(path: Path) -> bool:
+    """Tell whether a file is all that a run has left that ended before its first line did: empty, or the beginning of a header."""
+    try:
+        if not path.is_file() or path.stat().st_size > LONGEST_HEADER:
+            return False
+        found = path.read_bytes()
+    except OSError:  # what reads it says why it cannot be read
+        return False
+    if b"\n" in found or b'"steps"' in found:  # a measurement, or the document of one
+        return False
+    return START.startswith(found[: len(START)])
+
+
 def read_measurement(path: Path) -> Measurement:
     """Read a measurement: the repeats of each step as their median. A last line that was cut off is left out, and a note says so.
 

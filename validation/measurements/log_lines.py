@@ -24,7 +24,7 @@ from typing import Final
 
 from costmodel.architecture.families import architecture_from_config
 from costmodel.architecture.source import find_model
-from costmodel.dtypes import main_format
+from costmodel.dtypes import FROM_TORCH, main_format
 from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.reading import shown_path
@@ -43,7 +43,7 @@ KV_TOKENS: Final = re.compile(r"KV cache size: ([\d,]+) tokens")
 BUDGET: Final = re.compile(r"max_num_batched_tokens=(\d+)")
 CONFIG: Final = re.compile(r"Initializing a V1 LLM engine \(v(?P<version>[^)]+)\) with config: (?P<config>.*)")
 FLAG: Final = re.compile(
-    r"\b(dtype|max_seq_len|tensor_parallel_size|quantization|enforce_eager|kv_cache_dtype|seed)=([^,]+)"
+    r"\b(dtype|max_seq_len|tensor_parallel_size|quantization|enforce_eager|kv_cache_dtype|enable_prefix_caching|seed)=([^,]+)"
 )
 MOST_BYTES: Final = 2**31
 HELD_OUT_EVERY: Final = 5
@@ -118,7 +118,7 @@ def measurement_from_log(
     files = find_model(model)
     flags = log.flags or {}
     architecture = architecture_from_config(files.config, files.name, files.quant)
-    activation = dtype or _short(flags.get("dtype")) or architecture.dtype
+    activation = dtype or FROM_TORCH.get(str(flags.get("dtype")).removeprefix("torch.")) or architecture.dtype
     cache = kv_dtype or (None if flags.get("kv_cache_dtype") in (None, "auto") else str(flags["kv_cache_dtype"]))
     samples, notes = _samples(log, shown_path(path))
     choice = load_gpu(gpu)[1] if gpu is not None else None
@@ -229,34 +229,56 @@ def _samples(log: Log, name: str) -> tuple[list[Sample], tuple[str, ...]]:
         if seconds <= 0 or (not step.decodes and not step.prompts):
             left_out["no time or no tokens"] += 1
             continue
-        chunks = ((step.new, cached),) if step.prompts else ()
-        context = _context(step, cached, log.kv_tokens)
+        if step.prompts and cached is None:
+            left_out["a prompt whose beginning the log does not tell"] += 1
+            continue
+        chunks = ((step.new, cached or 0),) if step.prompts else ()
+        context = _context(step, cached or 0, log.kv_tokens)
         point = f"{chunks} {step.decodes} {round(20 * log10(context + 1))}"
         found.append(Sample(chunks, (context,) * step.decodes, seconds, "served", False, point))
     if not found:
         raise InputError(f"{name} has no step whose time and tokens can be told ({', '.join(left_out)})")
+    if any(sample.chunks for sample in found) and (log.flags or {}).get("enable_prefix_caching") != "False":
+        notes.append(
+            "what a prompt found in the prefix cache (on by default in vLLM) is not in the log: its tokens count as if they were its first"
+        )
     notes += [f"steps left out: {number:,}, for {reason}" for reason, number in left_out.items()]
     return _hold_some_out(found), tuple(notes)
 
 
-def _with_cached(log: Log) -> Iterator[tuple[Iteration, int, Iteration | None]]:
+def _with_cached(log: Log) -> Iterator[tuple[Iteration, int | None, Iteration | None]]:
     """Yield every step with the tokens that its prompt had in the cache before, and the step before it, if that one was logged.
 
-    A prompt that fills the budget goes on in the next step.
+    A prompt that fills the budget goes on in the next step. None where the log does not tell how far it was: after a step that was full
+    and had several prompts, or steps that were not logged.
     """
     budget = log.budget or max(step.new + step.decodes for step in log.steps)
-    cached, before = 0, None
+    held: int | None = 0
+    before: Iteration | None = None
     for step in log.steps:
         follows = before is not None and step.index == before.index + 1
-        goes_on = (
-            follows
-            and before is not None
-            and before.prompts == step.prompts == 1
-            and before.new + before.decodes >= budget
-        )
-        cached = cached + before.new if goes_on and before is not None else 0
-        yield step, cached, before if follows else None
+        if before is not None:
+            held = _held(before, held, step, budget) if follows else None
+        yield step, held, before if follows else None
         before = step
+
+
+def _held(before: Iteration, held: int | None, step: Iteration, budget: int) -> int | None:
+    """Return the tokens of a prompt that the step goes on with; 0 where it can only begin one, None where the log does not tell.
+
+    Args:
+        before: the step before.
+        held: the same of that step.
+        step: it.
+        budget: tokens of a step.
+    """
+    if before.new + before.decodes < budget:  # all that waited was let in
+        return 0
+    if not before.prompts:
+        return held
+    if step.decodes - before.decodes >= before.prompts:  # all its prompts have ended, and decode now
+        return 0
+    return held + before.new if before.prompts == 1 and held is not None else None
 
 
 def _context(step: Iteration, cached: int, kv_tokens: int) -> int:
@@ -304,8 +326,3 @@ def _check_elapsed(steps: Sequence[Iteration], name: str) -> list[str]:
             "stamps of milliseconds (docker logs -t, kubectl logs --timestamps, journalctl -o short-iso-precise), or measure in-process"
         )
     return [f"the elapsed times sum up to {100 * share:.0f} % of the time that passed in the longest busy stretch"]
-
-
-def _short(dtype: object) -> str | None:
-    names = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
-    return names.get(str(dtype))
