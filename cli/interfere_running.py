@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from costmodel.validation.interference.client import Client
     from costmodel.validation.interference.records import Plan
 
-FLAG_DTYPES = {"half": "float16", "float": "float32"}
-"""Other names that vLLM's ``--dtype`` takes."""
 INTERRUPTED = 130
 ENDING = 5.0
 """Time that a server which gives no answer may take to end, before its log is looked at no more [s]."""
@@ -176,7 +174,7 @@ def _model(folder: Path, options: dict[str, Any], flags: dict[str, Any]) -> Any:
 
     files = find_files(Asked(str(folder)))
     config = files.config.get("text_config") or files.config
-    asked = short_dtype(FLAG_DTYPES.get(str(flags.get("dtype", "auto")), str(flags.get("dtype", "auto"))))
+    asked = short_dtype(str(flags.get("dtype", "auto")))
     stored = str(config.get("dtype") or config.get("torch_dtype") or "auto")
     activation = asked or ("fp16" if stored == "float16" else "bf16")  # `auto` takes no 32 bits
     return Model(
