@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from live_interference import FIGURES, KEPT, Comparison
 
 from costmodel.cli.figures.style import format_seconds
+from costmodel.cli.interfere_report import OTHERS
 from costmodel.cli.simulate_words import value
 from costmodel.cli.text import count, milliseconds
 from costmodel.simulation.results import SHARES, Result
@@ -96,10 +97,6 @@ def _budget(told: Told) -> int:
 
 def _error(predicted: float, measured: float) -> str:
     return f"{100 * (predicted / measured - 1):+.1f} %".replace("-", "−")
-
-
-OTHERS = {"client": "as the client was late", "restart": "as a stream began anew", "unknown": "of unknown cause"}
-"""Causes of high gaps that no prompt made, in words."""
 
 
 def _waits(found: Comparison) -> str:

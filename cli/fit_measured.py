@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from costmodel.cli.options import json_text
 from costmodel.cli.text import count, percent, plural, significant, table, wrapped
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.catalog import gpu_names
-from costmodel.hardware.reading import read_bytes, shown_path
+from costmodel.hardware.reading import read_bytes
 from costmodel.validation.fitting.calibrate import to_toml
 from costmodel.validation.fitting.choosing import Chosen
 from costmodel.validation.fitting.holdout import LEVEL, Errors
@@ -63,7 +64,7 @@ def fit_measurement(
         click.echo(f"wrote {plot}", err=True)
     click.echo(said)
     if output is not None and not as_json:
-        click.echo("\n" + _use(fit, output, gpu))
+        click.echo("\n" + _use(measurement, fit, path, output, gpu))
 
 
 def _ran(path: Path, gpu: str | None, seed: int) -> str:
@@ -72,10 +73,12 @@ def _ran(path: Path, gpu: str | None, seed: int) -> str:
     return f"costmodel fit {path.name}{part} --seed {seed}"
 
 
-def _use(fit: StepFit, output: Path, gpu: str | None) -> str:
+def _use(measurement: Measurement, fit: StepFit, path: Path, output: Path, gpu: str | None) -> str:
     """Return what to do with the calibration."""
+    given = f"--gpu {shlex.quote(gpu or fit.deployment.gpu)} --calibration {shlex.quote(str(output))}"
     return (
-        f"Use it: costmodel predict --gpu {gpu or fit.deployment.gpu} --model MODEL --calibration {shown_path(output)}"
+        f"Check it: costmodel check {shlex.quote(str(path))} {given} --held-out\n"
+        f"Use it:   costmodel predict --model MODEL --dtype {measurement.model.dtype} {given}"
     )
 
 

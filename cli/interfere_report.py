@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from costmodel.cli.simulate_words import cell
 from costmodel.cli.text import count, milliseconds, percent, plural, seconds, significant, table, wrapped
 from costmodel.simulation.results import SHARES, Result
 from costmodel.validation.interference.documents import Interference, RunResult
 
+OTHERS = {"client": "as the client was late", "restart": "as a stream began anew", "unknown": "of unknown cause"}
+"""Causes of high gaps that no prompt made, in words."""
 MOST_SPIKES = 8
 """Injections that have a row of their own."""
 
@@ -83,7 +87,10 @@ def _injections(item: Interference) -> str:
         text += f"\n  … {plural(more, 'more prompt')}"
     own = sum(spike.cause == "injection" for spike in item.spikes)
     answered = sum(each.ttft_s is not None for each in item.injections)
+    others = Counter(spike.cause for spike in item.spikes if spike.cause != "injection")
+    strange = ", ".join(f"{number} {OTHERS[cause]}" for cause, number in sorted(others.items()))
     verdict = "one to one" if item.one_to_one else "not one to one"
+    verdict += f"; beside them {strange}" if strange else ""
     head = (
         f"The injected prompts: {count(len(item.injections))} sent, {count(answered)} answered, {plural(own, 'spike')}: {verdict} "
         f"(spike: the median stream's longest gap)"

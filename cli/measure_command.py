@@ -320,7 +320,7 @@ def _report(out: Path, options: dict[str, Any], progress: Progress | None) -> No
     if options["as_json"]:
         echo_json(found)
     else:
-        click.echo(_text(found, out))
+        click.echo(_text(found, out, options["gpu"]))
     if progress is not None and progress.interrupted:
         click.echo(f"interrupted: what was measured is in {shown_path(out)}; --resume goes on with it", err=True)
     elif progress is not None and not found.complete:
@@ -336,7 +336,7 @@ def _report(out: Path, options: dict[str, Any], progress: Progress | None) -> No
         click.echo(f"wrote {options['plot']}", err=True)
 
 
-def _text(found: Measurement, out: Path) -> str:
+def _text(found: Measurement, out: Path, gpu: str | None) -> str:
     machine, model = found.machine, found.model
     device = machine.device if machine.count == 1 else f"{machine.count} × {machine.device}"
     profile = machine.profile or "no profile; `costmodel gpus probe` makes one"
@@ -369,7 +369,7 @@ def _text(found: Measurement, out: Path) -> str:
     lines += [f"note: {note}" for note in found.notes[:10]]
     if len(found.notes) > 10:
         lines.append(f"note: {plural(len(found.notes) - 10, 'more note')} in the file")
-    lines.append(
-        f"\n{shown_path(out)}: {'complete' if found.complete else 'partial'}; next: costmodel fit {shlex.quote(str(out))}"
-    )
+    part = f" --gpu {shlex.quote(gpu)}" if gpu else ""
+    state = "complete" if found.complete else "partial"
+    lines.append(f"\n{shown_path(out)}: {state}; next: costmodel fit {shlex.quote(str(out))}{part} --output FILE.toml")
     return "\n".join(lines)

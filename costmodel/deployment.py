@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
+from costmodel.architecture.families import ASSUMED_DTYPES
 from costmodel.architecture.formats import ELEMENT_BITS, WeightFormat
 from costmodel.architecture.source import load_model
 from costmodel.architecture.types import Architecture
@@ -193,7 +194,8 @@ def deploy_architecture(
         InputError: as in :func:`deploy`.
     """
     profile, choice = load_gpu(gpu)
-    notes = [text for text in (choice.note, note, *architecture.notes) if text]
+    said = architecture.notes if dtype is None else [text for text in architecture.notes if text not in ASSUMED_DTYPES]
+    notes = [text for text in (choice.note, note, *said) if text]
     activation, architecture, forced = choose_dtypes(architecture, profile, dtype, choice.name)
     notes += [forced] if forced else []
     check_parallelism(architecture, tp, pp, ep)

@@ -127,6 +127,11 @@ _ARCHITECTURES: Final = {
 }
 """Model types by class name, for configurations that name only ``architectures``."""
 
+ASSUMED_DTYPES: Final = (
+    "the configuration names no dtype; bf16 assumed",
+    "the checkpoint is float32; engines cast it to 16 bits, bf16 assumed",
+)
+"""Notes of an architecture that hold only where nobody asks for a dtype."""
 _DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 
 
@@ -206,9 +211,9 @@ def _dtype(text: ConfigReader, outer: ConfigReader) -> tuple[str, tuple[str, ...
             found = found or config.text(key, "")
     found = found.removeprefix("torch.")
     if not found:
-        return "bf16", ("the configuration names no dtype; bf16 assumed",)
+        return "bf16", (ASSUMED_DTYPES[0],)
     if found in ("float32", "float"):
-        return "bf16", ("the checkpoint is float32; engines cast it to 16 bits, bf16 assumed",)
+        return "bf16", (ASSUMED_DTYPES[1],)
     if found not in _DTYPES:
         raise InputError(f"{outer.where}: torch_dtype {found!r} is not one of float32, float16, bfloat16")
     return _DTYPES[found], ()

@@ -271,7 +271,7 @@ def test_the_run_is_simulated_beside(recorded):
     asked = f"interfere --from {path} --gpu h100 --model Llama-3.1-8B"
     document = parse(run(f"{asked} --json").stdout)
     simulated, injected = document["simulated"], document["injected"]
-    assert simulated["duration_s"] == pytest.approx(injected["duration_s"])
+    assert simulated["duration_s"] == pytest.approx(injected["duration_s"], rel=0.01)
     assert simulated["requests"]["done"] == len(document["injections"])
     assert simulated["stalls"] >= 2 * len(document["injections"])
     [heading] = [line for line in run(asked).stdout.splitlines() if "baseline" in line and "injected" in line]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import resource
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,16 +13,20 @@ import pytest
 from costmodel.hardware.errors import InputError
 from costmodel.validation.lines import Lines
 
+resource = pytest.importorskip("resource")
 
-@pytest.fixture
-def small_disk() -> Iterator[int]:
-    """Files of this process end after so many bytes, as on a disk that is full."""
+
+@contextmanager
+def small_disk() -> Iterator[None]:
+    """Files of this process, also those that pytest writes to, end after so many bytes, as on a disk that is full."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    yield 1000
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_lines_are_added_behind_the_last_whole_one(tmp_path: Path) -> None:
@@ -42,23 +46,27 @@ def test_lines_are_added_behind_the_last_whole_one(tmp_path: Path) -> None:
         Lines(tmp_path / "missing", goes_on=True)
 
 
-def test_a_full_disk_leaves_whole_lines(tmp_path: Path, small_disk: int) -> None:
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     lines = Lines(path)
-    for _ in range(3):
-        lines.add({"text": "x" * 300})
-    whole = path.read_bytes()
-    for size in (300, 1):  # also one that there were room for: a line that is missing is not passed over
-        with pytest.raises(InputError, match="File too large; it has what came before"):
-            lines.add({"text": "x" * size})
+    refused = []
+    with small_disk():
+        for _ in range(3):
+            lines.add({"text": "x" * 300})
+        whole = path.read_bytes()
+        for size in (300, 1):  # also one that there were room for: a line that is missing is not passed over
+            with pytest.raises(InputError) as caught:
+                lines.add({"text": "x" * size})
+            refused.append(str(caught.value))
     lines.close()
+    assert all(text.endswith("File too large; it has what came before") for text in refused)
     assert path.read_bytes() == whole
     assert whole.count(b"\n") == 3
 
 
-def test_a_file_without_a_first_line_is_none(tmp_path: Path, small_disk: int) -> None:
+def test_a_file_without_a_first_line_is_none(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "a.jsonl")
-    with pytest.raises(InputError, match=r"File too large$"):
+    with small_disk(), pytest.raises(InputError, match=r"File too large$"):
         lines.add({"text": "x" * 2000})
     lines.close()
     assert list(tmp_path.iterdir()) == []

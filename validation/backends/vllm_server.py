@@ -39,6 +39,8 @@ OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_U
 PLAIN: Final = re.compile(r"[\w.:+,/-]{1,100}( [\w.:+,/-]{1,100})*")
 """Values of flags that are recorded; documents and addresses with a user may hold secrets."""
 NOT_RECORDED: Final = "(not recorded)"
+WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+"""Suffixes of files that hold weights."""
 TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "tekken.json", "vocab.json")
 
 
@@ -65,8 +67,13 @@ def is_cpu_build() -> bool:
     return False
 
 
-def check_folder(folder: Path) -> dict[str, Any]:
-    """Return the config of the model in a folder.
+def check_folder(folder: Path, random_weights: bool = False, longest: int = 0) -> dict[str, Any]:
+    """Return the config of the model in a folder, or say now what the server would say a minute later.
+
+    Args:
+        folder: of the model.
+        random_weights: none are needed.
+        longest: sequence that the experiment takes [tokens].
 
     Raises:
         InputError: there is none, or vLLM is not installed here.
@@ -86,6 +93,15 @@ def check_folder(folder: Path) -> dict[str, Any]:
         raise InputError(f"{shown_path(path)}: is no JSON") from None
     if not isinstance(config, dict):
         raise InputError(f"{shown_path(path)}: is no object")
+    if not random_weights and not any(file.suffix in WEIGHTS for file in folder.iterdir()):
+        raise InputError(f"--serve {shown_path(folder)}: has no weights; --random-weights makes them up")
+    inner = config.get("text_config")
+    most = (inner if isinstance(inner, dict) else config).get("max_position_embeddings")
+    if isinstance(most, int) and not isinstance(most, bool) and longest > most > 0:
+        raise InputError(
+            f"--prompt {longest - 1:,}: the model takes sequences of up to {most:,} tokens (max_position_embeddings); "
+            f"--prompt {max(most // 2, 1):,} fits"
+        )
     return config
 
 

@@ -17,6 +17,7 @@ from costmodel.validation.checking.interference import check_experiment, experim
 from costmodel.validation.checking.served import check_run
 from costmodel.validation.checking.steps import check_steps
 from costmodel.validation.interference.reading import read_record
+from costmodel.validation.interference.summary import starved, summarise
 from costmodel.validation.lines import MOST_BYTES
 from costmodel.validation.measurements.files import read_measurement
 
@@ -59,7 +60,10 @@ def _checked(path: Path, text: str, asked: Asked, progress: Callable[[Progress],
         raise InputError("--held-out is for measurements, whose steps say so")
     if schema.startswith(RECORD):
         # Of the package that runs the experiment, which needs what this one does not.
-        yield check_experiment(path, experiment_of(read_record(path)), asked, progress)
+        record = read_record(path)
+        if (reason := starved(record)) is not None:
+            raise InputError(f"{path.name}: {reason}")
+        yield check_experiment(path, experiment_of(record, summarise(record).warnings), asked, progress)
         return
     if first is None or schema:
         what = f"its schema is {shown(schema)}" if schema else "it is no JSON"

@@ -65,8 +65,8 @@ class Experiment:
     notes: tuple[str, ...] = ()
 
 
-def experiment_of(record: Any) -> Experiment:
-    """Return the experiment of a record as :mod:`costmodel.validation.interference.records` reads it.
+def experiment_of(record: Any, warnings: Sequence[str] = ()) -> Experiment:
+    """Return the experiment of a record as :mod:`costmodel.validation.interference.records` reads it, with what was warned of there.
 
     Raises:
         InputError: it has no run with injections that were answered.
@@ -75,6 +75,11 @@ def experiment_of(record: Any) -> Experiment:
     answered = [each for each in injected.injections if each.first is not None] if injected else []
     if not answered:
         raise InputError("the record has no injected prompt that was answered; there is no spike to compare")
+    duration = min(injected.end - injected.start, plan.duration_s)
+    if duration <= plan.first_s:
+        raise InputError(
+            f"the record ends {duration:.3g} s after its second run began, before the first prompt; nothing can be compared"
+        )
     calm = record.baseline or injected
     grows = not any(run.start < answer.sent <= run.end for run in (calm, injected) for answer in run.answers)
     prompts = [each.prompt_tokens for each in answered if each.prompt_tokens]
@@ -86,7 +91,7 @@ def experiment_of(record: Any) -> Experiment:
         prompt=round(statistics.median(prompts)) if prompts else plan.prompt_tokens,
         every=plan.every_s,
         first=plan.first_s,
-        duration=max(min(injected.end - injected.start, plan.duration_s), plan.first_s),
+        duration=duration,
         baseline_duration=calm.end - calm.start,
         baseline=_gaps(record.baseline) if record.baseline else (),
         injected=_gaps(injected),
@@ -95,7 +100,11 @@ def experiment_of(record: Any) -> Experiment:
         gpu=record.machine.profile if record.machine else None,
         engine=record.server.engine or "vllm",
         flags=dict(record.server.flags),
-        notes=tuple(record.notes) + (() if record.complete else ("the record ends before what was planned",)),
+        notes=(
+            *record.notes,
+            *warnings,
+            *(() if record.complete else ("the record ends before what was planned",)),
+        ),
     )
 
 

@@ -18,6 +18,7 @@ from costmodel.architecture.families import architecture_from_config
 from costmodel.building import roofline_parameters
 from costmodel.deployment import Deployment, deploy_architecture
 from costmodel.equations.step import step_operators
+from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import InputError
 from costmodel.validation.fitting.choosing import AT_PEAK, BELOW, Chosen, candidates, choose
 from costmodel.validation.fitting.holdout import FEWEST, SHARE, Errors, errors_of
@@ -104,6 +105,11 @@ def measured_deployment(measurement: Measurement, gpu: str | None = None) -> Dep
             f"the measurement is of {machine.device}, for which there is no profile; give one with --gpu PROFILE.toml "
             "(`costmodel gpus probe` makes it)"
         )
+    if gpu is None:
+        try:
+            load_gpu(part)
+        except InputError as error:
+            raise InputError(f"{error}; a profile of one's own is given with --gpu FILE") from None
     architecture = architecture_from_config(model.config, model.name)
     return deploy_architecture(architecture, part, tp=machine.count, dtype=model.dtype, kv_dtype=model.kv_dtype)
 

@@ -13,7 +13,7 @@ from costmodel.simulation.results import Result
 from costmodel.validation.interference.documents import Compared, Interference
 from costmodel.validation.interference.flags import simulation_options
 from costmodel.validation.interference.records import Record
-from costmodel.validation.interference.summary import context_at_start
+from costmodel.validation.interference.summary import context_at_start, starved
 
 
 class Compare(NamedTuple):
@@ -47,6 +47,8 @@ def compare(record: Record, summary: Interference, **options: Any) -> Compare:
     """
     if summary.baseline is None or summary.decode_step_s is None:
         raise InputError("there is no baseline that a prediction could be held against")
+    if (text := starved(record)) is not None:
+        raise InputError(text)
     plan, flags = record.plan, record.server.flags
     options = _with_flags(options, flags)
     prompt = prompt_of(record, summary)
@@ -124,7 +126,7 @@ def simulate(record: Record, summary: Interference, **options: Any) -> Result | 
     from costmodel.simulation.simulating import simulate_interference
 
     run, injected, plan = record.injected, summary.injected, record.plan
-    if run is None or injected is None or injected.duration_s <= 0:
+    if run is None or injected is None or min(injected.duration_s, plan.duration_s) <= plan.first_s:
         return None
     known = simulation_options(record.server.flags)
     grow = injected.restarts == 0
@@ -134,7 +136,7 @@ def simulate(record: Record, summary: Interference, **options: Any) -> Result | 
         context=max(round(context_at_start(run, plan) if grow else injected.context_tokens), 1),
         every=plan.every_s,
         first=plan.first_s,
-        duration=max(min(injected.duration_s, plan.duration_s), plan.first_s),
+        duration=min(injected.duration_s, plan.duration_s),
         grow=grow,
         **{**known, **_with_flags(options, record.server.flags)},
     )

@@ -17,6 +17,8 @@ from costmodel.validation.interference.records import Answer, Injection, Plan, R
 
 LAG_SHARE: Final = 0.1
 """A client whose p99 lateness is more than this share of the median gap is worth a warning."""
+STARVED: Final = 0.25
+"""A client that was late for a larger share of a run has not seen when tokens came."""
 MISCOUNT: Final = 1.02
 """A server that has sent so many times the tokens that were seen puts several into one piece."""
 MOST_PROBLEMS: Final = 8
@@ -215,7 +217,7 @@ def _everything(run: Run) -> list[Answer | Injection]:
 def _warnings(
     record: Record, baseline: RunResult | None, injected: RunResult | None, matched: Matched, strangers: int
 ) -> list[str]:
-    found = []
+    found = [text] if (text := starved(record)) is not None else []
     problems = _problems(record.runs)
     for text, number in list(problems.items())[:MOST_PROBLEMS]:
         found.append(f"{number} × {text}")
@@ -253,6 +255,18 @@ def _warnings(
     if strangers:
         found.append(f"{strangers} spikes belong to no injection: something else disturbed the server or the client")
     return found
+
+
+def starved(record: Record) -> str | None:
+    """Say that the client did not get to run for much of a run, so that its stamps say nothing of the server; None if it did."""
+    for run in record.runs:
+        late, duration = sum(seconds for _, seconds in run.late), run.end - run.start
+        if late > STARVED * duration:
+            return (
+                f"the client itself was late for {late:.1f} of the {duration:.1f} s of the {run.name} run: its stamps say little of the "
+                "server, and nothing is compared with them; give it a core of its own (taskset), and measure again"
+            )
+    return None
 
 
 def _about_lag(runs: Mapping[str, RunResult | None]) -> list[str]:
