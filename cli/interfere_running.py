@@ -51,9 +51,9 @@ def _run_on(source: Source, output: Output, options: dict[str, Any]) -> int:
     from costmodel.validation.backends import vllm_server
 
     assert source.serve is not None
+    flags = serve_flags(source.serve, options)
     longest = int(single("prompt", options["prompt"])) + 1
     config = vllm_server.check_folder(source.serve, options["random_weights"], longest)
-    flags = serve_flags(source.serve, options)
     line = Line()
     try:
         with vllm_server.serving(

@@ -59,7 +59,6 @@ def _checked(path: Path, text: str, asked: Asked, progress: Callable[[Progress],
     if asked.held_out:
         raise InputError("--held-out is for measurements, whose steps say so")
     if schema.startswith(RECORD):
-        # Of the package that runs the experiment, which needs what this one does not.
         record = read_record(path)
         if (reason := starved(record)) is not None:
             raise InputError(f"{path.name}: {reason}")
