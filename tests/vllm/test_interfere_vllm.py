@@ -86,6 +86,8 @@ def test_every_injection_makes_one_spike_as_high_as_predicted(
         record = tmp_path / f"{again}.jsonl"
         client = start(model, environment, record, f"--duration 18 --baseline 5 {prediction} --json")
         out, error = client.communicate(timeout=400)
+        if client.returncode != 0 and "the client itself was late" in error and not again:
+            continue
         assert client.returncode == 0, error
         document = json.loads(out)
         assert document["complete"]
@@ -164,7 +166,10 @@ def test_a_command_that_ends_while_its_engine_starts_leaves_nothing(
 def test_a_server_that_cannot_start_says_why(tiny_model: Path, environment: dict[str, str], tmp_path: Path) -> None:
     record = tmp_path / "r.jsonl"
     client = subprocess.Popen(
-        [SCRIPT, *f"interfere --serve {tiny_model} --random-weights --record {record} -- --no-such-flag".split()],
+        [
+            SCRIPT,
+            *f"interfere --serve {tiny_model} --random-weights --prompt 1024 --record {record} -- --no-such-flag".split(),
+        ],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
