@@ -170,14 +170,13 @@ def _header(
 
 def _model(folder: Path, options: dict[str, Any], flags: dict[str, Any]) -> Any:
     """Return what is served, from its folder; weights have the checkpoint's format, activations what vLLM makes of it."""
+    from costmodel.architecture.families import architecture_from_config
     from costmodel.validation.backends.asked import Asked, find_files, short_dtype, weight_dtype
     from costmodel.validation.measurements.types import Model
 
     files = find_files(Asked(str(folder)))
-    config = files.config.get("text_config") or files.config
-    asked = short_dtype(str(flags.get("dtype", "auto")))
-    stored = str(config.get("dtype") or config.get("torch_dtype") or "auto")
-    activation = asked or ("fp16" if stored == "float16" else "bf16")  # `auto` takes no 32 bits
+    stored = architecture_from_config(files.config, files.name, files.quant).dtype
+    activation = short_dtype(str(flags.get("dtype", "auto"))) or stored
     return Model(
         name=folder.resolve().name,
         config=files.config,

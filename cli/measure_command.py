@@ -121,7 +121,7 @@ def command(**options: Any) -> int:
         return 0
     with ended_as_by_ctrl_c():
         progress = _measure(options, out, before, _asked(options, _typed(click.get_current_context())))
-    _report(out, options, progress)
+        _report(out, options, progress)
     return INTERRUPTED if progress.interrupted else 0
 
 

@@ -124,27 +124,17 @@ def _scatter(
                 ys = [100 * (point.measured / point.predicted - 1) for point in some]
             else:
                 xs, ys = [point.measured / unit for point in some], [point.predicted / unit for point in some]
-            axes.plot(xs, ys, linestyle="none", marker=marker, zorder=3, **_mark(color, fitted))
-
-
-def _mark(color: str, fitted: bool) -> dict[str, Any]:
-    """Return how a marker is filled: hollow where the prediction was fitted to it."""
-    return {
-        "markersize": SIZE,
-        "markerfacecolor": "white" if fitted else color,
-        "markeredgecolor": color if fitted else "white",
-        "markeredgewidth": 1.6 if fitted else 0.7,
-    }
+            axes.plot(xs, ys, linestyle="none", marker=marker, zorder=3, **style.mark(color, SIZE, fitted))
 
 
 def _add_legend(figure: Figure, kinds: dict[str, tuple[Any, Any, Any]], hollow: bool) -> None:
     names = list(kinds)
     handles = [
-        Line2D([], [], linestyle="none", marker=marker, **_mark(color, fitted=False))
+        Line2D([], [], linestyle="none", marker=marker, **style.mark(color, SIZE, False))
         for color, _, marker in kinds.values()
     ]
     if hollow:
-        handles.append(Line2D([], [], linestyle="none", marker="o", **_mark(style.GREY, fitted=True)))
+        handles.append(Line2D([], [], linestyle="none", marker="o", **style.mark(style.GREY, SIZE, True)))
         names.append("hollow: was fitted")
     if len(names) > 1:
         style.add_legend(figure, handles, names, min(len(names), 4))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -92,10 +92,10 @@ def _draw_half(axes: Axes, half: Half, unit: float) -> None:
                 linestyle="none",
                 marker=marker,
                 zorder=3,
-                **_mark(color, step.held_out),
+                **style.mark(color, SIZE, step.held_out),
             )
     if any(step.held_out for step in half.steps):
-        axes.plot([], [], linestyle="none", marker="o", **_mark(style.GREY, True), label="hollow: held out")
+        axes.plot([], [], linestyle="none", marker="o", **style.mark(style.GREY, SIZE, True), label="hollow: held out")
     set_log_axis(axes, "x", [max(step.tokens, 1.0) for step in half.steps])
     axes.grid(True)
     axes.set_title(half.name)
@@ -106,12 +106,3 @@ def _draw_half(axes: Axes, half: Half, unit: float) -> None:
 def _ends(step: Measured) -> tuple[float, float]:
     """Return the ends of the bar that shows the spread; it never goes below a tenth of the median, as the axis has no zero."""
     return max(step.seconds - step.spread, step.seconds / 10), step.seconds + step.spread
-
-
-def _mark(color: str, hollow: bool) -> dict[str, Any]:
-    return {
-        "markersize": SIZE,
-        "markerfacecolor": "white" if hollow else color,
-        "markeredgecolor": color if hollow else "white",
-        "markeredgewidth": 1.6 if hollow else 0.7,
-    }

@@ -103,6 +103,16 @@ def styled() -> Iterator[None]:
         yield
 
 
+def mark(color: str, size: float, hollow: bool) -> dict[str, Any]:
+    """Return how a marker is drawn: filled with a white rim, or hollow."""
+    return {
+        "markersize": size,
+        "markerfacecolor": "white" if hollow else color,
+        "markeredgecolor": color if hollow else "white",
+        "markeredgewidth": 1.6 if hollow else 0.7,
+    }
+
+
 def new_figure(width: float = WIDTH, height: float = HEIGHT) -> Figure:
     """Return an empty figure with its own canvas; no display and no global state.
 

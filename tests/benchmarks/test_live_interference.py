@@ -57,13 +57,12 @@ def test_a_small_budget_makes_lower_and_more_stalls_as_predicted(found: Any) -> 
     chunks = -(-plan.prompt_tokens // (budget - plan.streams))
     assert small.compared.spike.spike.chunks == small.summary.one_step.steps == chunks
     for told in found.runs:
-        assert all(each.spike is not None for each in told.summary.injections)
-        assert sum(spike.cause == "unknown" for spike in told.summary.spikes) <= 2  # what else there was is on the page
+        assert told.summary.one_to_one
         assert len(told.summary.injections) >= 5
         assert all(abs(row.error) < 0.15 for row in told.summary.predicted)
         simulated, injected = told.summary.simulated, told.summary.injected
         assert simulated.gaps == pytest.approx(injected.gaps, rel=0.10)
-        assert simulated.itl.p50_s == pytest.approx(injected.itl.p50_s, rel=0.15)
+        assert simulated.itl.p50_s == pytest.approx(injected.itl.p50_s, rel=0.10)
         assert simulated.itl.p99_9_s == pytest.approx(injected.itl.p99_9_s, rel=0.20)
     assert small.summary.simulated.itl.p99_s == pytest.approx(small.summary.injected.itl.p99_s, rel=0.15)
 

@@ -113,7 +113,8 @@ def local_machine(kind: str, count: int = 1) -> Machine:
         count: devices of the engine.
     """
     if kind == "cpu":
-        return Machine(profile=profile_of(cpu_name(), None), device=cpu_name())
+        name = cpu_name()
+        return Machine(profile=profile_of(name, None), device=name)
     names = _driver_names()
     device = names[0] if names else "unknown GPU"
     return Machine(profile=profile_of(device, None), device=device, count=count)
