@@ -116,7 +116,7 @@ def take_output(options: dict[str, Any]) -> Output:
 
 
 def take_prediction(options: dict[str, Any], source: Source) -> dict[str, Any] | None:
-    """Take the options of the prediction; None if none is asked for."""
+    """Take the options of the prediction, without a model where it is the one that the record has; None if none is asked for."""
     asked = any(given(name) for name in ("gpu", "calibration", "assume_efficiency"))
     taken = {name: options.pop(name) for name in MODEL_NAMES}
     taken = {name: single(name, value) if isinstance(value, list) else value for name, value in taken.items()}
@@ -129,11 +129,10 @@ def take_prediction(options: dict[str, Any], source: Source) -> dict[str, Any] |
         return None
     if not given("gpu"):
         taken["gpu"] = _gpu_of(taken["calibration"])
-    if not given("model"):
-        if source.url is not None:
-            raise InputError("the prediction needs the model that is served: --model NAME, or its config.json")
-        taken["model"] = str(source.serve) if source.serve is not None else None
-    _check_prediction(taken)
+    if not given("model") and source.url is not None:
+        raise InputError("the prediction needs the model that is served: --model NAME, or its config.json")
+    served = str(source.serve) if source.serve is not None else None
+    _check_prediction({**taken, "model": taken["model"] or served})
     return taken
 
 

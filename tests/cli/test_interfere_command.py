@@ -83,6 +83,12 @@ def test_a_prediction_takes_the_model_of_the_record(recorded, own_folder):
     (own_folder / "own.jsonl").write_text("\n".join([json.dumps(header), *lines, ""]))
     document = parse(run("interfere --from own.jsonl --gpu h100 --json").stdout)
     assert document["prediction"].startswith("small on 1 × NVIDIA H100")
+    assert tell(own_folder / "own.jsonl", {"gpu": "h100"}).compared.spike.workload.dtype == "bf16"
+    header["model"]["dtype"] = "fp32"  # as it was served, whatever the checkpoint has
+    (own_folder / "own.jsonl").write_text("\n".join([json.dumps(header), *lines, ""]))
+    for model in ({}, {"model": "Llama-3.2-1B"}):
+        told = tell(own_folder / "own.jsonl", {"gpu": "h100", "tp": 1, **model})
+        assert told.compared.spike.workload.dtype == "fp32"
     without = run(f"interfere --from {path} --gpu h100")
     assert without.exit_code == 2
     assert "needs the model that was served" in without.stderr

@@ -128,7 +128,9 @@ def test_a_small_budget_makes_lower_stalls_and_whatever_is_killed_nothing_is_lef
         processes = descendants(client.pid)
         found = roles(processes) | {"client": client.pid}
         assert set(found) == set(VICTIMS)
-        victim, number = random.choice(VICTIMS), random.choice((signal.SIGKILL, signal.SIGTERM))
+        victim, number = random.choice(VICTIMS), signal.SIGKILL
+        if victim in ("client", "keeper"):  # vLLM itself finishes its answers when it is asked to end, and ends then
+            number = random.choice((signal.SIGKILL, signal.SIGTERM))
         os.kill(found[victim], number)
         error = client.communicate(timeout=120)[1]
     finally:

@@ -47,12 +47,11 @@ def tell(path: Path, about: dict[str, Any] | None) -> Told:
         return Told(record, summary)
     with ExitStack() as stack:
         about = dict(about)
-        if about.get("model") is None and record.model is not None:
-            about["model"] = stack.enter_context(model_folder(record.model))
-            if about.get("dtype") is None:
-                about["dtype"] = record.model.dtype
-            if about.get("kv_dtype") is None:
-                about["kv_dtype"] = record.model.kv_dtype
+        if record.model is not None:
+            known = {"dtype": record.model.dtype, "kv_dtype": record.model.kv_dtype}
+            if about.get("model") is None:
+                known["model"] = stack.enter_context(model_folder(record.model))
+            about |= {name: value for name, value in known.items() if about.get(name) is None}
         try:
             if about.get("model") is None:
                 raise InputError("the prediction needs the model that was served: --model NAME, or its config.json")
