@@ -202,6 +202,18 @@ def test_the_servers_environment_has_no_key_and_asks_nobody(tmp_path):
     assert found["PATH"] == "x"
 
 
+def test_on_a_cpu_the_engine_computes_itself_and_leaves_the_client_a_core(tmp_path, monkeypatch):
+    monkeypatch.setattr(vllm_server, "is_cpu_build", lambda: True)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 3}, raising=False)
+    found = environment(tmp_path, {})
+    assert found["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert found["OMP_NUM_THREADS"] == "2"
+    assert environment(tmp_path, {"OMP_NUM_THREADS": "1"})["OMP_NUM_THREADS"] == "1"
+    assert environment(tmp_path, {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
+    bound = {"VLLM_CPU_OMP_THREADS_BIND": "0"}
+    assert environment(tmp_path, bound).keys() & {"VLLM_ENABLE_V1_MULTIPROCESSING", "OMP_NUM_THREADS"} == set()
+
+
 def test_secrets_of_the_environment_are_hidden():
     given = {
         "HF_TOKEN": "hf_sesame",

@@ -6,7 +6,7 @@ import pytest
 
 from costmodel.validation.interference.comparing import compare, simulate
 from costmodel.validation.interference.records import Answer, Injection, Lag, Plan, Record, Run, Server
-from costmodel.validation.interference.summary import summarise, usual_gap
+from costmodel.validation.interference.summary import starved, summarise, usual_gap
 
 DECODE, SPIKE = 0.01, 0.2
 
@@ -119,6 +119,23 @@ def test_a_late_client_is_warned_of():
         for text in found.warnings
     )
     assert not summarise(make(lag=Lag(p50_s=0.0, p99_s=0.0005, max_s=0.02, count=9))).warnings
+
+
+@pytest.mark.parametrize(
+    ("late", "told"),
+    [
+        ((), None),
+        (((2.0, 0.9),), None),
+        (((2.0, 0.9), (3.0, 0.2)), "late for 1.1 of the 4.0 s of the baseline run"),
+        (((0.5, 9.0), (5.0, 1.4)), None),  # only what was in the run counts: 0.5 and 0.4 s
+        (((5.0, 9.0),), "late for 4.0 of the 4.0 s"),
+    ],
+)
+def test_a_client_that_hardly_ran_has_seen_nothing(late, told):
+    record = make()
+    runs = (record.runs[0].model_copy(update={"late": late}), record.runs[1])
+    found = starved(record.model_copy(update={"runs": runs}))
+    assert found is None if told is None else told in (found or "")
 
 
 def test_tokens_that_come_together():

@@ -149,15 +149,22 @@ def _is_number(text: str) -> bool:
 
 
 def environment(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the server's environment: the given one, without a key that it would ask its clients for."""
+    """Return the server's environment: the given one, without a key that it would ask its clients for.
+
+    vLLM's CPU build computes in a process beside its engine's, which asks for results all the time (``sched_yield``); on two cores nobody
+    else then runs for seconds (Linux 6.18), least of all the client. Unless threads were bound or processes asked for, the engine computes
+    itself, as it does on a single GPU, on all cores but the last.
+    """
     found = {name: value for name, value in given.items() if name != "VLLM_API_KEY"}
     if folder.is_dir():
         found |= OFFLINE
     if is_cpu_build():
         found.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-        if len(cores) > 1:  # the last core is the client's
-            found.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores[:-1])))
+        if "VLLM_CPU_OMP_THREADS_BIND" not in found:
+            found.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+            if len(cores) > 1:  # the last core is the client's
+                found.setdefault("OMP_NUM_THREADS", str(len(cores) - 1))
     return found
 
 

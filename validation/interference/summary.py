@@ -260,7 +260,8 @@ def _warnings(
 def starved(record: Record) -> str | None:
     """Say that the client did not get to run for much of a run, so that its stamps say nothing of the server; None if it did."""
     for run in record.runs:
-        late, duration = sum(seconds for _, seconds in run.late), run.end - run.start
+        late = sum(max(min(when, run.end) - max(when - seconds, run.start), 0.0) for when, seconds in run.late)
+        duration = run.end - run.start
         if late > STARVED * duration:
             return (
                 f"the client itself was late for {late:.1f} of the {duration:.1f} s of the {run.name} run: its stamps say little of the "
