@@ -15,7 +15,7 @@ GIB: Final = 2**30
 PARTS: Final = (
     ("weights", "weights_bytes", style.BLUE, ""),
     ("activations", "activation_bytes", style.ORANGE, "//"),
-    ("outside PyTorch", "non_torch_bytes", style.GREY, ""),
+    ("outside PyTorch", "non_torch_bytes", style.BLACK, ""),
     ("CUDA graphs", "cuda_graph_bytes", style.PURPLE, "xx"),
     ("KV cache", "kv_available_bytes", style.GREEN, ".."),
 )

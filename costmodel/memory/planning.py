@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from costmodel.checks import choice, positive, whole
@@ -13,17 +12,10 @@ from costmodel.engine import VLLM_VERSION
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.shipped import ENGINES
 from costmodel.memory.advice import advise
-from costmodel.memory.blocks import (
-    KvGroup,
-    block_bytes,
-    kv_groups,
-    longest_sequence,
-    sequence_blocks,
-    stage_groups,
-    stage_kv_bytes,
-)
+from costmodel.memory.blocks import stage_kv_bytes
+from costmodel.memory.capacity import Capacity, capacity_of
 from costmodel.memory.documents import EngineFlags, MemoryPlan, MemoryPlanInfo, StageMemory, WeightsRow
-from costmodel.memory.engines import SGLANG_WINDOW_SHARE, Budget, EngineSettings, default_settings, stage_budget
+from costmodel.memory.engines import EngineSettings, default_settings
 from costmodel.memory.rules import parse_version, vllm_rules
 from costmodel.memory.weights import loaded_weight_rows, stage_patterns
 from costmodel.memory.wording import binding, log_lines, remarks
@@ -33,36 +25,6 @@ MOST_TOKENS = 10_000_000
 """Longest sequence that is asked about where the config has no limit."""
 UNLIMITED = 131_072
 """Taken for the longest sequence of a model whose config does not say."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """What of the KV cache there is.
-
-    Attributes:
-        budgets: of every pipeline stage.
-        groups: of the whole model.
-        block_bytes: of every stage [B].
-        stage_blocks: blocks that every stage could hold.
-        blocks: of the pool: those of the stage with fewest.
-        per_sequence: blocks of the longest sequence.
-        longest: longest sequence that fits.
-    """
-
-    budgets: tuple[Budget, ...]
-    groups: tuple[KvGroup, ...]
-    block_bytes: tuple[int, ...]
-    stage_blocks: tuple[int, ...]
-    blocks: int
-    per_sequence: int
-    longest: int
-
-    @property
-    def fullest(self) -> int:
-        """The stage that holds the fewest blocks."""
-        return min(
-            range(len(self.budgets)), key=lambda stage: (self.stage_blocks[stage], self.budgets[stage].available)
-        )
 
 
 def plan_memory(
@@ -194,45 +156,6 @@ def make_settings(
             raise InputError(f"kv-cache-memory is vLLM's; give {engine} its memory fraction")
         settings = replace(settings, kv_cache_bytes=whole(kv_cache_memory_bytes, "kv-cache-memory", 1, 10**15))
     return replace(settings, eager=bool(enforce_eager), hybrid=bool(hybrid_kv_cache)), longest
-
-
-def capacity_of(deployment: Deployment, settings: EngineSettings, longest: int) -> Capacity:
-    """Return the KV cache that an engine makes of its memory, and what of it the longest sequence takes."""
-    budgets = tuple(stage_budget(deployment, stage, settings) for stage in range(deployment.pp))
-    groups = kv_groups(deployment, settings.block_tokens, settings.hybrid and settings.engine == "vllm")
-    allowed = max(deployment.architecture.max_positions or longest, longest)
-    sizes, first = [], 0
-    for pattern in stage_patterns(deployment):
-        sizes.append(_block_bytes(deployment, settings, stage_groups(groups, first, len(pattern))))
-        first += len(pattern)
-    held = tuple(int(max(budget.available, 0.0) // size) for budget, size in zip(budgets, sizes, strict=True))
-    blocks = min(held)
-    return Capacity(
-        budgets,
-        groups,
-        tuple(sizes),
-        held,
-        blocks,
-        sequence_blocks(groups, longest, settings.in_flight),
-        longest_sequence(groups, blocks, settings.in_flight, allowed),
-    )
-
-
-def _block_bytes(deployment: Deployment, settings: EngineSettings, groups: Sequence[KvGroup]) -> int:
-    """Return the bytes of a block on one GPU of a stage; SGLang gives windowed layers fewer tokens [B]."""
-    if settings.engine != "sglang" or not settings.hybrid:
-        return block_bytes(groups)
-    windows = {
-        number: deployment.architecture.kinds[index].attention.window
-        for number, index in enumerate(deployment.architecture.pattern)
-    }
-    mixed = len({window is None for window in windows.values()}) > 1
-    return round(
-        sum(
-            page * (SGLANG_WINDOW_SHARE if mixed and windows[number] is not None else 1)
-            for number, page in groups[0].layers
-        )
-    )
 
 
 def _document(deployment: Deployment, settings: EngineSettings, longest: int, made: Capacity) -> MemoryPlan:

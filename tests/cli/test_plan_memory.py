@@ -79,7 +79,8 @@ def test_bad_input_is_one_line(command: str, said: str) -> None:
 
 @pytest.mark.parametrize("figure", ["gpus", "dtypes"])
 def test_figures_are_drawn(figure: str, own_folder: Path) -> None:
-    printed(f"plan memory --plot {figure}.svg --figure {figure}")
+    result = run(f"plan memory --plot {figure}.svg --figure {figure}")
+    assert (result.exit_code, result.stderr) == (0, f"wrote {figure}.svg\n")
     text = (own_folder / f"{figure}.svg").read_text(encoding="utf-8")
     assert text.startswith("<?xml")
 
