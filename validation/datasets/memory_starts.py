@@ -26,6 +26,7 @@ SOURCES = {
     "accuracy": PLANNER + "docs/accuracy/vllm-v0.19.0-accuracy-report.md",
     "issue10517": VLLM + "issues/10517",
     "pull10511": VLLM + "pull/10511",
+    "issue11251": VLLM + "issues/11251",
     "issue21348": VLLM + "issues/21348",
     "issue27508": VLLM + "issues/27508",
     "rtx4090": "https://github.com/casys-kaist/LLMServingSim",
