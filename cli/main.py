@@ -18,6 +18,7 @@ COMMANDS = {
         "costmodel.cli.simulate_command",
         "Continuous batching, step by step: what users feel, under load or when a long prompt comes.",
     ),
+    "plan": ("costmodel.cli.plan_command", "Limits of a server and what binds them: memory."),
     "interfere": (
         "costmodel.cli.interfere_command",
         "The long-prompt experiment on a live server, beside its prediction.",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from costmodel.hardware.calibration import Calibration
     from costmodel.hardware.catalog import gpu_names, load_gpu
     from costmodel.hardware.profile import GpuProfile
+    from costmodel.memory.documents import MemoryPlan
+    from costmodel.memory.planning import plan_memory
     from costmodel.prediction import predict
     from costmodel.simulation.detailing import Details, details
     from costmodel.simulation.pools import Pools
@@ -45,6 +47,7 @@ _HOMES = {
     "GpuProfile": "costmodel.hardware.profile",
     "InputError": "costmodel.errors",
     "Limits": "costmodel.simulation.running",
+    "MemoryPlan": "costmodel.memory.documents",
     "NoAnswerError": "costmodel.errors",
     "Pools": "costmodel.simulation.pools",
     "Prediction": "costmodel.documents",
@@ -61,6 +64,7 @@ _HOMES = {
     "load_gpu": "costmodel.hardware.catalog",
     "load_model": "costmodel.architecture.source",
     "model_names": "costmodel.architecture.source",
+    "plan_memory": "costmodel.memory.planning",
     "predict": "costmodel.prediction",
     "simulate_interference": "costmodel.simulation.simulating",
     "simulate_load": "costmodel.simulation.simulating",
@@ -81,6 +85,7 @@ __all__ = [
     "GpuProfile",
     "InputError",
     "Limits",
+    "MemoryPlan",
     "NoAnswerError",
     "Pools",
     "Prediction",
@@ -98,6 +103,7 @@ __all__ = [
     "load_gpu",
     "load_model",
     "model_names",
+    "plan_memory",
     "predict",
     "simulate_interference",
     "simulate_load",

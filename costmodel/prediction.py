@@ -120,7 +120,7 @@ def predict(
     else:
         warnings.append(uncalibrated(deployment, engine, calibration, assume_efficiency))
     return Prediction(
-        model=_model_info(deployment),
+        model=model_info(deployment),
         gpu=GpuInfo(name=deployment.profile.name, profile=deployment.gpu, count=deployment.gpus),
         workload=_workload(deployment, load),
         headline=headline,
@@ -138,8 +138,8 @@ def predict(
 
 
 @lru_cache(maxsize=256)
-def _model_info(deployment: Deployment) -> ModelInfo:
-    """Return what a prediction says of the model, counted once per deployment."""
+def model_info(deployment: Deployment) -> ModelInfo:
+    """Return what documents say of the model, counted once per deployment."""
     architecture = deployment.architecture
     return ModelInfo(
         name=architecture.name,

@@ -17,6 +17,7 @@ FIGURES = {
     "itl-budgets.png": ["simulate", "interference", "--chunk", "512,2048,one-step", "--figure", "itl"],
     "percentiles.png": ["simulate", "interference", "--chunk", "512,2048,one-step", "--figure", "percentiles"],
     "distribution.png": ["simulate", "interference", "--chunk", "512,2048,one-step", "--figure", "distribution"],
+    "memory.png": ["plan", "memory", "--figure", "gpus"],
     "load.png": ["simulate", "load", "--rate", "12", "--burstiness", "0.3", "--spread", "0.8", "--kv-tokens", "80k"],
 }
 """File → command that draws it, without the file."""

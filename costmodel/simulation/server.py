@@ -246,7 +246,7 @@ def _memory(
     if given is not None:
         blocks = whole(given, "kv-tokens", 1, 10**12) // settings.block_tokens + 1
     elif deployment is not None:
-        memory = memory_of(deployment, 1, 1, 1, 1, settings.token_budget)
+        memory = memory_of(deployment, 1, 1, 1, 1, settings.token_budget, settings.max_num_seqs)
         if memory.kv_available_bytes <= 0:
             warnings.append(
                 "the weights leave no room for a KV cache: simulated as if memory had no end; use more GPUs (--tp)"

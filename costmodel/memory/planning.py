@@ -1,0 +1,231 @@
+"""``plan_memory``: what an engine does with the memory of a GPU, for one configuration, as a frozen document."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from costmodel.checks import choice, positive, whole
+from costmodel.deployment import Deployment, deploy
+from costmodel.documents import GpuInfo
+from costmodel.engine import VLLM_VERSION
+from costmodel.hardware.errors import InputError
+from costmodel.hardware.shipped import ENGINES
+from costmodel.memory.advice import advise
+from costmodel.memory.blocks import stage_kv_bytes
+from costmodel.memory.capacity import Capacity, capacity_of
+from costmodel.memory.documents import EngineFlags, MemoryPlan, MemoryPlanInfo, StageMemory, WeightsRow
+from costmodel.memory.engines import EngineSettings, default_settings
+from costmodel.memory.rules import parse_version, vllm_rules
+from costmodel.memory.weights import loaded_weight_rows, stage_patterns
+from costmodel.memory.wording import binding, log_lines, remarks
+from costmodel.prediction import model_info
+
+MOST_TOKENS = 10_000_000
+"""Longest sequence that is asked about where the config has no limit."""
+UNLIMITED = 131_072
+"""Taken for the longest sequence of a model whose config does not say."""
+
+
+def plan_memory(
+    model: str = "Llama-3.1-8B",
+    gpu: str = "h100",
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    dtype: str | None = None,
+    kv_dtype: str | None = None,
+    compute_dtype: str | None = None,
+    engine: str = "vllm",
+    engine_version: str | None = None,
+    max_num_batched_tokens: int | None = None,
+    max_num_seqs: int | None = None,
+    max_model_len: int | None = None,
+    gpu_memory_utilization: float | None = None,
+    block_size: int | None = None,
+    enforce_eager: bool = False,
+    hybrid_kv_cache: bool = True,
+    kv_cache_memory_bytes: int | None = None,
+) -> MemoryPlan:
+    """Plan the memory of one GPU: weights, activations, KV cache, and how many sequences fit.
+
+    Args:
+        model, gpu, tp, pp, ep, dtype, kv_dtype, compute_dtype: as in :func:`costmodel.predict`.
+        engine: ``vllm``, ``sglang`` or ``trtllm``, each by its own rule.
+        engine_version: release of vLLM, such as ``0.11.0``.
+        max_num_batched_tokens: tokens per step (``chunked_prefill_size``, ``max_num_tokens``).
+        max_num_seqs: sequences at once (``max_batch_size``).
+        max_model_len: longest sequence; the model's by default.
+        gpu_memory_utilization: share of the GPU (``mem_fraction_static``, ``free_gpu_memory_fraction``).
+        block_size: tokens per KV block.
+        enforce_eager: no CUDA graphs.
+        hybrid_kv_cache: False where windowed layers keep every token.
+        kv_cache_memory_bytes: size of the KV cache, if it is set and not worked out (``--kv-cache-memory-bytes``,
+            ``VLLM_CPU_KVCACHE_SPACE`` on a CPU) [B].
+
+    Returns:
+        The frozen document ``costmodel.plan/1``; its ``memory.fits`` says whether the engine would start.
+
+    Raises:
+        InputError: a name, number or combination that cannot be; the message names the nearest valid choice.
+    """
+    placed: dict[str, Any] = {
+        "tp": tp,
+        "pp": pp,
+        "ep": ep,
+        "dtype": dtype,
+        "kv_dtype": kv_dtype,
+        "compute_dtype": compute_dtype,
+    }
+    deployment = deploy(model, gpu, **placed)
+    flags: dict[str, Any] = {
+        "engine": engine, "engine_version": engine_version, "max_num_batched_tokens": max_num_batched_tokens,
+        "max_num_seqs": max_num_seqs, "max_model_len": max_model_len, "gpu_memory_utilization": gpu_memory_utilization,
+        "block_size": block_size, "enforce_eager": enforce_eager, "hybrid_kv_cache": hybrid_kv_cache,
+        "kv_cache_memory_bytes": kv_cache_memory_bytes,
+    }  # fmt: skip
+    settings, longest = make_settings(deployment, **flags)
+    plan = _document(deployment, settings, longest, made := capacity_of(deployment, settings, longest))
+    if plan.memory.fits:
+        return plan
+
+    def again(**changed: Any) -> MemoryPlan | None:
+        """Return the plan after a change; None where it cannot be made."""
+        try:
+            other = deploy(model, gpu, **(placed | {key: changed[key] for key in changed if key in placed}))
+            told, length = make_settings(other, **(flags | {key: changed[key] for key in changed if key in flags}))
+        except InputError:
+            return None
+        return _document(other, told, length, capacity_of(other, told, length))
+
+    return plan.model_copy(update={"advice": advise(deployment, settings, made.longest, again)})
+
+
+def make_settings(
+    deployment: Deployment,
+    *,
+    engine: str = "vllm",
+    engine_version: str | None = None,
+    max_num_batched_tokens: int | None = None,
+    max_num_seqs: int | None = None,
+    max_model_len: int | None = None,
+    gpu_memory_utilization: float | None = None,
+    block_size: int | None = None,
+    enforce_eager: bool = False,
+    hybrid_kv_cache: bool = True,
+    kv_cache_memory_bytes: int | None = None,
+) -> tuple[EngineSettings, int]:
+    """Return the settings of an engine, checked, its defaults filled in; and the longest sequence.
+
+    Raises:
+        InputError: as in :func:`plan_memory`.
+    """
+    engine = choice(engine, ENGINES, "engine")
+    if engine_version is not None and engine != "vllm":
+        raise InputError(f"engine-version is known for vllm only; {engine} has one rule here: leave it out")
+    rules = vllm_rules(VLLM_VERSION if engine_version is None else engine_version)
+    settings = default_settings(deployment, engine, rules)
+    allowed = deployment.architecture.max_positions or MOST_TOKENS
+    longest = deployment.architecture.max_positions or UNLIMITED
+    if max_model_len is not None:
+        longest = whole(max_model_len, "max-model-len", 1)
+        if longest > allowed:
+            raise InputError(
+                f"max-model-len {longest:,} is more than the {allowed:,} that {deployment.architecture.name} allows"
+            )
+    if engine == "vllm" and parse_version(rules.version) < (0, 8):  # the engine before V1: chunks only above 32k
+        settings = replace(settings, token_budget=max(2048, longest) if longest <= 32_768 else 2048, sequences=256)
+    if max_num_batched_tokens is not None:
+        budget = whole(max_num_batched_tokens, "max-num-batched-tokens", 1)
+        settings = replace(settings, token_budget=budget, sequences=min(settings.sequences, budget))
+    if max_num_seqs is not None:
+        sequences = whole(max_num_seqs, "max-num-seqs", 1, 1_000_000)
+        if engine == "vllm" and sequences > settings.token_budget:
+            raise InputError(
+                f"max-num-seqs {sequences:,} is more than max-num-batched-tokens {settings.token_budget:,}: every sequence "
+                f"takes a token of a step; use --max-num-seqs {settings.token_budget} or --max-num-batched-tokens {sequences}"
+            )
+        settings = replace(settings, sequences=sequences)
+    if gpu_memory_utilization is not None:
+        settings = replace(settings, fraction=positive(gpu_memory_utilization, "gpu-memory-utilization", 1.0))
+    if block_size is not None:
+        settings = replace(settings, block_tokens=whole(block_size, "block-size", 1, 65_536))
+    if kv_cache_memory_bytes is not None:
+        if engine != "vllm":
+            raise InputError(f"kv-cache-memory is vLLM's; give {engine} its memory fraction")
+        settings = replace(settings, kv_cache_bytes=whole(kv_cache_memory_bytes, "kv-cache-memory", 1, 10**15))
+    return replace(settings, eager=bool(enforce_eager), hybrid=bool(hybrid_kv_cache)), longest
+
+
+def _document(deployment: Deployment, settings: EngineSettings, longest: int, made: Capacity) -> MemoryPlan:
+    concurrency = made.blocks / made.per_sequence
+    if settings.engine == "vllm" and settings.rules.tokens_by_concurrency:
+        tokens = int(concurrency * longest)
+    else:
+        tokens = made.blocks // len(made.groups) * min(group.block_tokens for group in made.groups)
+    stage, null_block = made.fullest, settings.engine == "vllm"
+    budget, patterns = made.budgets[stage], stage_patterns(deployment)
+    memory = MemoryPlanInfo(
+        total_bytes=deployment.profile.memory_visible.value,
+        usable_bytes=budget.usable,
+        weights_bytes=budget.weights,
+        activation_bytes=budget.activations,
+        non_torch_bytes=budget.non_torch,
+        cuda_graph_bytes=budget.cuda_graphs,
+        kv_available_bytes=budget.available,
+        kv_bytes_per_token=stage_kv_bytes(deployment, stage),
+        kv_blocks=made.blocks,
+        kv_block_tokens=settings.block_tokens,
+        kv_groups=len(made.groups),
+        kv_tokens=tokens,
+        kv_blocks_per_sequence=made.per_sequence,
+        max_concurrency=concurrency,
+        max_model_len=made.longest,
+        fits=made.per_sequence + null_block <= made.blocks,
+    )
+    flags = EngineFlags(
+        name=settings.engine,  # type: ignore[arg-type]
+        version=settings.rules.version if settings.engine == "vllm" else None,
+        max_num_batched_tokens=settings.token_budget,
+        max_num_seqs=settings.sequences,
+        max_model_len=longest,
+        memory_fraction=settings.fraction,
+        block_tokens=settings.block_tokens,
+        enforce_eager=settings.eager,
+        hybrid_kv_cache=settings.hybrid,
+        kv_cache_memory_bytes=settings.kv_cache_bytes,
+    )
+    notes, warnings = remarks(deployment, settings)
+    return MemoryPlan(
+        model=model_info(deployment),
+        gpu=GpuInfo(name=deployment.profile.name, profile=deployment.gpu, count=deployment.gpus),
+        tensor_parallel=deployment.tp,
+        pipeline_parallel=deployment.pp,
+        expert_parallel=deployment.ep,
+        dtype=deployment.dtype,
+        kv_dtype=deployment.kv_dtype,
+        engine=flags,
+        memory=memory,
+        weights=tuple(
+            WeightsRow(module=row.module, format=row.format, bytes=float(row.bytes))
+            for row in loaded_weight_rows(deployment, stage)
+        ),
+        stages=tuple(
+            StageMemory(
+                layers=len(patterns[number]),
+                weights_bytes=each.weights,
+                activation_bytes=each.activations,
+                non_torch_bytes=each.non_torch,
+                cuda_graph_bytes=each.cuda_graphs,
+                kv_available_bytes=each.available,
+                kv_bytes_per_block=made.block_bytes[number],
+                kv_blocks=made.stage_blocks[number],
+            )
+            for number, each in enumerate(made.budgets)
+        ),
+        log=log_lines(deployment, flags, memory),
+        binds=binding(flags, memory),
+        notes=(*deployment.notes, *notes),
+        warnings=warnings,
+    )
