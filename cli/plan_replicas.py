@@ -11,6 +11,9 @@ from costmodel.cli.plan_options import answer_options, check_plot, show
 from costmodel.planning.fleets import BALANCING
 from costmodel.planning.replicas import plan_replicas
 
+AROUND = 2
+"""Numbers of servers on both sides of the answer that a figure shows as well."""
+
 
 @click.command("replicas")
 @hide_pools
@@ -33,7 +36,7 @@ def command(as_json: bool, plot: str | None, force: bool, **options: Any) -> int
     path = check_plot(plot, force)
     balancing = options.pop("balancing")
     load, server = take_fleet(options)
-    plan = plan_replicas(**load, balancing=balancing, progress=told, **server)
+    plan = plan_replicas(**load, balancing=balancing, around=0 if path is None else AROUND, progress=told, **server)
     if path is not None:
         from costmodel.cli.figures import draw_fleets, save_figure
 

@@ -13,7 +13,6 @@ from matplotlib.lines import Line2D
 
 from costmodel.cli.figures import style
 from costmodel.cli.figures.labels import Label, place_labels, trace
-from costmodel.cli.text import plural
 from costmodel.hardware.errors import InputError
 from costmodel.planning.documents import ChunkPlan, FleetPlan, FleetRun, GpuOption, GpuPlan, Plan
 
@@ -93,6 +92,7 @@ def _mark_budgets(figure: Figure, axes: Axes, plan: ChunkPlan, unit: float) -> N
         for value in (plan.at.itl_s, plan.at.ttft_s):
             if value is not None:
                 axes.plot(plan.at.value, value / unit, **ring)
+                covered.append(_around(axes, plan.at.value, value / unit, 12))
                 labels.append(
                     Label(
                         plan.at.value,
@@ -104,10 +104,16 @@ def _mark_budgets(figure: Figure, axes: Axes, plan: ChunkPlan, unit: float) -> N
     place_labels(figure, axes, labels, np.concatenate(covered))
 
 
+def _around(axes: Axes, x: float, y: float, radius: float) -> Any:
+    """Return points on a circle around a mark, which labels do not cover [pixels]."""
+    middle, angles = axes.transData.transform((x, y)), np.linspace(0, 2 * np.pi, 16)
+    return np.column_stack([middle[0] + radius * np.cos(angles), middle[1] + radius * np.sin(angles)])
+
+
 def _budget_title(plan: ChunkPlan) -> str:
     if not plan.feasible or plan.at is None or plan.at.itl_s is None or plan.at.ttft_s is None:
         return f"No token budget will do: {plan.binds}"
-    first = f"{plan.at.value:,} tokens per step keep every gap under {style.format_seconds(plan.limits.itl_s or 0)}"
+    first = f"{plan.at.value:,} tokens per step keep every gap within {style.format_limit(plan.limits.itl_s or 0)}"
     return f"{first}; the prompt of {plan.workload['prompt_tokens']:,} tokens then takes {style.format_seconds(plan.at.ttft_s)}"
 
 
@@ -134,9 +140,10 @@ def draw_costs(plan: GpuPlan) -> Figure:
     Raises:
         InputError: no part runs the load.
     """
-    tried = [option for option in plan.tried if option.tpot_s is not None]
+    farthest = FARTHEST * (plan.limits.tpot_s or math.inf)
+    tried = [option for option in plan.tried if option.tpot_s is not None and option.tpot_s <= farthest]
     if not tried:
-        raise InputError("no part of those asked about runs the load: nothing to draw")
+        raise InputError("no part of those asked about runs the load anywhere near the limits: nothing to draw")
     parts = list(dict.fromkeys(option.gpu for option in plan.options if any(each.gpu == option.gpu for each in tried)))[
         :MOST_PARTS
     ]
@@ -148,6 +155,7 @@ def draw_costs(plan: GpuPlan) -> Figure:
         style.add_frame(figure, _cost_title(plan, priced), _footer(plan))
         axes = figure.subplots()
         handles: list[Any] = []
+        labels: list[Label] = []
         for part, (color, line, marker) in zip(parts, style.LOOKS, strict=False):
             own = sorted((option for option in tried if option.gpu == part), key=lambda option: option.gpus)
             xs, ys = [(option.tpot_s or 0) / unit for option in own], [_cost(option, priced) for option in own]
@@ -157,7 +165,7 @@ def draw_costs(plan: GpuPlan) -> Figure:
                 axes.plot(
                     x, y, marker=marker, color=color, markersize=12, markerfacecolor=face, markeredgewidth=2.0, zorder=3
                 )
-                axes.annotate(f"{option.gpus}", (x, y), (9, 6), textcoords="offset points", size=style.SMALL_SIZE)
+                labels.append(Label(x, y, f"{option.gpus}"))
             handles.append(Line2D([], [], color=color, linestyle=line, marker=marker, markersize=10))
         names = list(parts)
         if plan.limits.tpot_s is not None:
@@ -179,9 +187,13 @@ def draw_costs(plan: GpuPlan) -> Figure:
         axes.set_ylabel(f"cost per hour{currency}" if priced else "GPUs")
         style.add_legend(figure, handles, names, 4)
         style.settle(figure)
+        marks = [_around(axes, label.x, label.y, 7) for label in labels]
+        place_labels(figure, axes, labels, np.concatenate(marks))
     return figure
 
 
+FARTHEST: Final = 5
+"""What has a TPOT of more than so many limits is not drawn."""
 MOST_PARTS: Final = len(style.LOOKS)
 """Parts of a figure: the first of the table."""
 
@@ -204,11 +216,9 @@ def _cost_title(plan: GpuPlan, priced: bool) -> str:
     if not plan.feasible or plan.advice is None:
         return f"No part holds the limits: {plan.binds}"
     best = next(option for option in plan.options if option.gpu == plan.advice.gpu)
-    what = (
-        f"{plan.model}: {plural(best.gpus, 'GPU')} {best.name} hold all limits"
-        if best.gpus > 1
-        else f"{plan.model}: one {best.name} holds all limits"
-    )
+    what = f"{plan.model}: {best.gpus} × {best.name} hold all limits"
+    if best.gpus == 1:
+        what = f"{plan.model}: one {best.name} holds all limits"
     if priced and best.cost_per_hour is not None:
         return f"{what} at the lowest cost, {best.cost_per_hour:,.4g}{' ' + plan.currency if plan.currency else ''} an hour"
     return f"{what}, with the fewest GPUs"

@@ -263,11 +263,8 @@ def _refusal(tried: Sequence[GpuOption], slo: Slo) -> tuple[str, str, tuple[Near
         return "kv_memory", f"no part of those asked about holds the load, even with {last.gpus} GPUs: {last.why}", ()
 
     def excess(option: GpuOption) -> float:
-        return max(
-            float(getattr(option, f"{name}_s")) / limit
-            for name in MEASURES
-            if (limit := getattr(slo, f"{name}_s")) is not None
-        )
+        limits: dict[str, float] = {name: getattr(slo, f"{name}_s") for name in MEASURES}
+        return max(float(getattr(option, f"{name}_s")) / limit for name, limit in limits.items() if limit is not None)
 
     best = min(running, key=excess)
     near: list[Nearest] = []

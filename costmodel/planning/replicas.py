@@ -47,6 +47,7 @@ def plan_replicas(
     speed: float = 1.0,
     balancing: Balancing = "round-robin",
     seed: int = 0,
+    around: int = 0,
     progress: Callable[[FleetRun], None] | None = None,
     **server: Unpack[ServerOptions],
 ) -> FleetPlan:
@@ -67,6 +68,7 @@ def plan_replicas(
         percentile: at which they hold, above 0 and at most 100.
         requests: that are simulated at a rate; None for 100 per server of the closed form, from 1,000 to 5,000.
         balancing: ``round-robin`` or ``random``.
+        around: so many more numbers of servers, on both sides of the answer, are simulated for the curve.
         progress: called with every fleet that was simulated.
         server: model, GPU and flags of each (:class:`~costmodel.simulation.options.ServerOptions`).
 
@@ -93,6 +95,9 @@ def plan_replicas(
     common |= {"closed_form": form_found, "runs": search.all()}
     if found is None:
         return FleetPlan(**common, **refusal(slo, search.alone, search.all(), made.per_server))
+    for count in range(max(found - 1 - around, 1), min(found + around, most) + 1):
+        search.run(count)
+    common["runs"] = search.all()
     at, below = search.run(found), search.run(found - 1) if found > 1 else None
     binding = worst(below, slo) if below else "none"
     binds = f"{found:,} replicas hold all limits" if found > 1 else "one server holds all limits"
