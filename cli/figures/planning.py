@@ -194,6 +194,8 @@ def draw_costs(plan: GpuPlan) -> Figure:
 
 FARTHEST: Final = 5
 """What has a TPOT of more than so many limits is not drawn."""
+FEWEST_TICKS: Final = 4
+"""With fewer round numbers of a logarithmic axis, evenly spaced ones are taken."""
 MOST_PARTS: Final = len(style.LOOKS)
 """Parts of a figure: the first of the table."""
 
@@ -207,7 +209,10 @@ def _log_ticks(axes: Axes, xs: Sequence[float], ys: Sequence[float]) -> None:
         low, high = min(values), max(values)
         span = max(high / low, 3.0)
         setting(low / span**0.1, high * span**0.15)
-        ticks = style.decades(low / span**0.1, high * span**0.15)
+        begin, end = low / span**0.1, high * span**0.15
+        ticks = style.decades(begin, end)
+        if len(ticks) < FEWEST_TICKS:
+            ticks = style.nice_ticks(begin, end, 2 * FEWEST_TICKS)
         axis.set_ticks(ticks, [f"{tick:,.10g}" for tick in ticks])
         axis.set_ticks([], minor=True)
 

@@ -43,18 +43,19 @@ def head(site: Site) -> dict[str, Any]:
 
 def ms(seconds: float) -> str:
     """Return a time as people read it."""
-    if seconds < 10:
+    if seconds < 1:
         return f"{seconds * 1e3:.4g} ms"
     return f"{seconds:.4g} s"
 
 
 def over(seconds: float, limit: float) -> str:
     """Say that a time is over its limit, with as many digits as it takes to tell them apart."""
+    factor, unit = (1.0, "s") if limit >= 1 or seconds >= 10 else (1e3, "ms")
     for digits in range(4, 16):
-        shown, allowed = f"{seconds * 1e3:.{digits}g}", f"{limit * 1e3:.{digits}g}"
+        shown, allowed = f"{seconds * factor:.{digits}g}", f"{limit * factor:.{digits}g}"
         if shown != allowed:
             break
-    return f"{shown} ms, for {allowed} ms allowed"
+    return f"{shown} {unit}, for {allowed} {unit} allowed"
 
 
 def up(seconds: float) -> float:
