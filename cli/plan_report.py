@@ -19,7 +19,7 @@ def report(plan: Plan) -> str:
             "With any one of these the answer is yes:\n" + "\n".join(f"  {each.text}" for each in plan.nearest)
         )
     if isinstance(plan, ChunkPlan):
-        parts += [*_checks("tokens per step", plan.at, plan.after), _trade(plan)]
+        parts += [*_checks("tokens per step", plan.at, plan.after), *_trade(plan)]
     elif isinstance(plan, SizePlan):
         parts += [*_bounds(plan), *_checks(_WHAT[plan.unknown], plan.at, plan.after)]
     elif isinstance(plan, GpuPlan):
@@ -108,7 +108,9 @@ def _ms(value: float | None) -> str:
     return "–" if value is None else milliseconds(value)
 
 
-def _trade(plan: ChunkPlan) -> str:
+def _trade(plan: ChunkPlan) -> list[str]:
+    if not plan.points:
+        return []
     chosen = {each.value for each in (plan.at, plan.after) if each is not None}
     points = list(plan.points)
     step = max(len(points) // MOST_POINTS, 1)
@@ -120,11 +122,13 @@ def _trade(plan: ChunkPlan) -> str:
     rows = [
         [
             count(point.max_num_batched_tokens) + (" ←" if plan.at and point.max_num_batched_tokens == plan.at.value else ""),
-            milliseconds(point.itl_s), milliseconds(point.ttft_s), count(point.chunks), "" if point.keeps_up else "too slow",
+            milliseconds(point.itl_s), milliseconds(point.ttft_s), count(point.chunks), "" if point.keeps_up else "no",
         ]
         for point in kept
     ]  # fmt: skip
-    return "The trade-off:\n" + table(rows, ["tokens per step", "longest gap ms", "TTFT ms", "chunks", ""])
+    late = ["keeps up"] if any(row[-1] for row in rows) else []
+    header = ["tokens per step", "longest gap ms", "TTFT ms", "chunks", *late]
+    return ["The trade-off:\n" + table([row[: len(header)] for row in rows], header)]
 
 
 def _bounds(plan: SizePlan) -> list[str]:

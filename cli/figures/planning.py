@@ -167,7 +167,8 @@ def draw_costs(plan: GpuPlan) -> Figure:
                 )
                 labels.append(Label(x, y, f"{option.gpus}"))
             handles.append(Line2D([], [], color=color, linestyle=line, marker=marker, markersize=10))
-        names = list(parts)
+        floors = {option.gpu for option in tried if option.rung == "roofline"}
+        names = [f"{part} (a floor)" if part in floors else part for part in parts]
         if plan.limits.tpot_s is not None:
             handles.append(
                 axes.axvline(plan.limits.tpot_s / unit, color=style.INK, linewidth=1.6, linestyle=style.DASHED)
@@ -188,6 +189,8 @@ def draw_costs(plan: GpuPlan) -> Figure:
         style.add_legend(figure, handles, names, 4)
         style.settle(figure)
         marks = [_around(axes, label.x, label.y, 7) for label in labels]
+        if plan.limits.tpot_s is not None:
+            marks.append(trace(axes, [plan.limits.tpot_s / unit] * 2, axes.get_ylim()))
         place_labels(figure, axes, labels, np.concatenate(marks))
     return figure
 

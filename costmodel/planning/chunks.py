@@ -81,13 +81,14 @@ def plan_chunk(
         )
     asked = _Question(site, load, slo, step)
     found = asked.best()
+    nowhere = found.binding == "kv_memory" and found.budget is None
     workload: dict[str, str | int | float | bool | None] = {
         "kind": "interference", "prompt_tokens": load.prompt, "prompts": load.prompts, "streams": load.streams,
         "context_tokens": load.context, "every_s": load.every,
     }  # fmt: skip
     common = {
-        **head(site), "workload": workload, "limits": slo, "multiple": step, "points": asked.points(found.budget),
-        "notes": site.notes, "warnings": site.warnings,
+        **head(site), "workload": workload, "limits": slo, "multiple": step, "points": () if nowhere else asked.points(found.budget),
+        "notes": site.notes, "warnings": (*site.warnings, *site.too_long(load.prompt)),
     }  # fmt: skip
     at = found.budget
     if at is None or not found.feasible:

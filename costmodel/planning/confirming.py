@@ -38,6 +38,8 @@ def interference_numbers(site: Site, load: Steady, budget: int | None) -> dict[s
         )
     except InputError:  # a load that the server does not even take
         return {}
+    if found.interrupted:
+        raise KeyboardInterrupt
     result = found.injected if load.prompts else found.baseline
     if result is None or result.itl is None:
         return {}

@@ -90,7 +90,9 @@ def run_replicas(traffic: Traffic, count: int) -> FleetRun:
 def run_apart(traffic: Traffic, pools: Pools) -> FleetRun:
     """Simulate servers that prefill and servers that decode."""
     server = traffic.server(1)
-    tallies, served, _ = run_pools(server, Listed(traffic.requests), math.inf, None, pools, engine_for)
+    tallies, served, interrupted = run_pools(server, Listed(traffic.requests), math.inf, None, pools, engine_for)
+    if interrupted:
+        raise KeyboardInterrupt
     return _told(
         traffic,
         server,
@@ -108,7 +110,9 @@ def run_alone(traffic: Traffic, pools: Pools | None = None) -> FleetRun:
     apart = [replace(request, arrival=index * _long(server, traffic)) for index, request in enumerate(traffic.requests)]
     if pools is not None:
         single = replace(pools, prefill=1, decode=1)
-        tallies, served, _ = run_pools(server, Listed(apart), math.inf, None, single, engine_for)
+        tallies, served, interrupted = run_pools(server, Listed(apart), math.inf, None, single, engine_for)
+        if interrupted:
+            raise KeyboardInterrupt
         return _told(traffic, server, tallies, served, servers=2 * len(apart))
     tally = Tally()
     make = engine_for(server.settings)

@@ -33,8 +33,8 @@ def closed_form(server: Server, slo: Slo, rate: float, prompt: int, output: int,
     most = min(settings.max_num_seqs, settings.token_budget - 1)
     if settings.usable_blocks is not None:
         most = min(most, settings.usable_blocks // -(-(prompt + output) // settings.block_tokens))
-    if slo.tpot_s is None and slo.ttft_s is None:
-        most = min(most, MOST_WITHOUT_LIMITS)
+    if slo.tpot_s is None:
+        most = min(most, MOST_WITHOUT_LIMIT)
 
     def times(running: int) -> tuple[float, float]:
         decode = decode_s(server.clock, Steady(running, context))
@@ -59,5 +59,5 @@ def closed_form(server: Server, slo: Slo, rate: float, prompt: int, output: int,
     )
 
 
-MOST_WITHOUT_LIMITS = 256
-"""Requests at once of a server for which there is no limit on means: where to begin, as the simulation decides."""
+MOST_WITHOUT_LIMIT = 256
+"""Requests at once of a server for which there is no limit on the TPOT: where to begin, as the simulation decides."""

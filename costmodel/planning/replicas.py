@@ -25,6 +25,8 @@ from costmodel.simulation.workloads import gamma
 
 PER_SERVER, FEWEST, MOST_REQUESTS = 100, 1000, 5000
 """Requests that are simulated: so many per server of the closed form, within bounds."""
+FEW_EACH = 20
+"""Fewer requests than this per server say little of a load that lasts."""
 MOST_SERVERS = 10_000
 
 
@@ -98,6 +100,9 @@ def plan_replicas(
     for count in range(max(found - 1 - around, 1), min(found + around, most) + 1):
         search.run(count)
     common["runs"] = search.all()
+    if (own := len(traffic.requests) / found) < FEW_EACH:
+        text = f"only {own:.3g} requests per server were simulated, too few to fill them: give more (--requests)"
+        common["warnings"] = (*common["warnings"], text)
     at, below = search.run(found), search.run(found - 1) if found > 1 else None
     binding = worst(below, slo) if below else "none"
     binds = f"{found:,} replicas hold all limits" if found > 1 else "one server holds all limits"

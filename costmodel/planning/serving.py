@@ -86,6 +86,13 @@ class Site:
             return whole(given, "max-model-len", 1)
         return self.deployment.architecture.max_positions or None if self.deployment else None
 
+    def too_long(self, tokens: int) -> tuple[str, ...]:
+        """Return a warning if no sequence may be so long [tokens]; nothing otherwise."""
+        most = self.most_tokens
+        if most is None or tokens < most:
+            return ()
+        return (f"a prompt of {tokens:,} tokens and its answer are more than the {most:,} that a sequence may have",)
+
     def simulated(self, **changed: Any) -> ServerOptions:
         """Return the options of a simulation of this site, those that are None left out."""
         asked: dict[str, Any] = {"scheduler": "vllm", **self.options, **changed}
@@ -118,7 +125,10 @@ def make_site(options: PlanOptions, prompt: int, others: Mapping[str, Any] | Non
     )
     notes = server.notes
     if server.deployment is not None:
-        notes += other_defaults(options.get("engine", "vllm"))
+        engine = options.get("engine", "vllm")
+        notes += other_defaults(engine)
+        if engine != "vllm":
+            notes += (f"steps take the times of {engine}; who is in a step is decided as vLLM's scheduler decides it",)
     return Site(server.clock, server.deployment, options, server.info, notes, server.warnings)
 
 

@@ -68,8 +68,6 @@ def plan_batch(
         InputError: a name, number or combination that cannot be.
     """
     choice(unknown, ("streams", "context"), "unknown")
-    if itl is not None and prompt is None and tpot is not None and itl < tpot:
-        raise InputError("without a prompt every gap is a decode step: give one of itl and tpot")
     load = checked(streams, context, prompt or 1, 1, every)
     if prompt is None:
         load = replace(load, prompt=0, prompts=0)
