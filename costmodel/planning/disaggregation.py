@@ -9,18 +9,10 @@ from typing import Unpack
 
 from costmodel.planning.documents import Advice, FleetPlan, FleetRun
 from costmodel.planning.fleets import Traffic, run_alone, run_apart, run_replicas
-from costmodel.planning.replicas import (
-    MOST_SERVERS,
-    Asked,
-    Search,
-    check_server,
-    make_traffic,
-    refusal,
-    sentence,
-    slo_of,
-    worst,
-)
+from costmodel.planning.replicas import MOST_SERVERS
+from costmodel.planning.searching import Search, refusal, sentence, worst
 from costmodel.planning.steady import Steady, drain_s
+from costmodel.planning.traffic import Asked, check_server, make_traffic, slo_of
 from costmodel.simulation.options import ServerOptions
 from costmodel.simulation.pools import Pools
 
