@@ -15,9 +15,12 @@ def report(plan: Plan) -> str:
     """Return heading, verdict, tables, notes and warnings."""
     parts = [_heading(plan), wrapped(_verdict(plan))]
     if plan.nearest:
-        parts.append(
-            "With any one of these the answer is yes:\n" + "\n".join(f"  {each.text}" for each in plan.nearest)
-        )
+        enough = [f"  {each.text}" for each in plan.nearest if each.enough]
+        partly = [wrapped(f"  {each.text}") for each in plan.nearest if not each.enough]
+        if enough:
+            parts.append("\n".join(["With any one of these the answer is yes:", *enough]))
+        if partly:
+            parts.append("\n".join(["Nearest for the limit that binds:", *partly]))
     if isinstance(plan, ChunkPlan):
         parts += [*_checks("tokens per step", plan.at, plan.after), *_trade(plan)]
     elif isinstance(plan, SizePlan):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from costmodel.checks import positive
 from costmodel.hardware.errors import InputError
-from costmodel.planning.documents import Nearest, Slo
+from costmodel.planning.documents import Nearest, Plan, Slo
 from costmodel.planning.serving import Site
 
+Answer = TypeVar("Answer", bound=Plan)
 Holds = Callable[[int], bool]
 
 
@@ -81,6 +82,43 @@ def nearest_limit(name: str, seconds: float, what: str = "") -> Nearest:
         value=value,
         text=f"a limit of {value * 1e3:.6g} ms on the {name.upper()}{f' ({what})' if what else ''}",
     )
+
+
+ARGUMENTS = {
+    "--itl-ms": "itl",
+    "--ttft-ms": "ttft",
+    "--tpot-ms": "tpot",
+    "--every": "every",
+    "--tp": "tp",
+    "--streams": "streams",
+    "--max-num-seqs": "max_num_seqs",
+    "--max-model-len": "max_model_len",
+    "--chunk": "chunk",
+}
+"""Option → argument of the functions."""
+TIMES = ("itl", "ttft", "tpot", "every")
+
+
+def verified(plan: Answer, ask: Callable[[str, Any], Plan]) -> Answer:
+    """Return an answer whose nearest values were tried: each says whether it is enough, and what else does not hold.
+
+    Args:
+        plan: the answer.
+        ask: asks again with one argument changed.
+    """
+    near = []
+    for each in plan.nearest:
+        name = ARGUMENTS[each.change]
+        try:
+            other = ask(name, each.value if name in TIMES else int(each.value))
+        except InputError:
+            continue
+        if other.feasible:
+            near.append(each)
+        else:
+            text = f"{each.text}; not enough by itself, as then {other.binds}"
+            near.append(each.model_copy(update={"enough": False, "text": text}))
+    return plan.model_copy(update={"nearest": tuple(near)})
 
 
 def last_that(holds: Holds, least: int, most: int) -> int | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
 from costmodel.checks import whole
 from costmodel.hardware.errors import InputError
-from costmodel.planning.answering import first_that, head, last_that, limits_of, ms, nearest_limit, over
+from costmodel.planning.answering import first_that, head, last_that, limits_of, ms, nearest_limit, over, up, verified
 from costmodel.planning.confirming import interference_numbers
 from costmodel.planning.documents import Advice, Checked, ChunkPlan, ChunkPoint, Nearest, Slo
 from costmodel.planning.fitting_in import fewer_streams, fits, more_gpus, needed_blocks, no_room, seats
@@ -71,6 +71,33 @@ def plan_chunk(
     """
     if itl is None:
         raise InputError("give a limit on the gaps between tokens: itl, in seconds (--itl-ms)")
+    asked: dict[str, Any] = {
+        "prompt": prompt, "streams": streams, "context": context, "itl": itl, "ttft": ttft, "every": every, "prompts": prompts,
+        "multiple": multiple,
+    }  # fmt: skip
+
+    def again(name: str, value: Any) -> ChunkPlan:
+        if name in asked:
+            return _plan(**{**asked, name: value}, confirm=False, server=server)
+        changed: Any = {**server, name: value}
+        return _plan(**asked, confirm=False, server=changed)
+
+    return verified(_plan(**asked, confirm=confirm, server=server), again)
+
+
+def _plan(
+    prompt: int,
+    streams: int,
+    context: int,
+    itl: float,
+    ttft: float | None,
+    every: float,
+    prompts: int,
+    multiple: int,
+    confirm: bool,
+    server: PlanOptions,
+) -> ChunkPlan:
+    """Answer :func:`plan_chunk`."""
     load = checked(streams, context, prompt, prompts, every)
     slo = limits_of(True, itl=itl, ttft=ttft)
     step = whole(multiple, "multiple", 1)
@@ -266,7 +293,7 @@ class _Question:
         near, enough = [], self._first(self.keeps_up, load.every)
         if enough is not None and binding == "itl" and self.fits(enough):
             near.append(nearest_limit("itl", self.gap(enough), f"with {enough:,} tokens per step"))
-        near.append(Nearest(change="--every", value=took, text=f"a prompt every {ms(took)}"))
+        near.append(Nearest(change="--every", value=up(took), text=f"a prompt every {ms(up(took))}"))
         return _Found(budget, False, "load", text, tuple(near))
 
     def _too_late(self, budget: int, binding: str, wanted: float) -> _Found:

@@ -32,7 +32,7 @@ class Slo(Sparse):
 
 
 class Nearest(Frozen):
-    """One change after which the answer is yes."""
+    """One change after which the limit that binds holds."""
 
     change: str
     """What changes, as the command line has it: ``--itl-ms``, ``--tp``, ``--every``."""
@@ -40,6 +40,8 @@ class Nearest(Frozen):
     """In SI units: seconds for times."""
     text: str
     """The same in words, with the unit."""
+    enough: bool = True
+    """Whether all limits hold after this change alone; otherwise ``text`` says what does not."""
 
 
 class Advice(Sparse):
@@ -106,7 +108,7 @@ class Plan(Sparse):
     binds: str
     """The same as a sentence."""
     nearest: tuple[Nearest, ...] = ()
-    """Where the answer is no: the nearest values with which it is yes, each enough by itself unless ``text`` says otherwise."""
+    """Where the answer is no: the nearest values with which the limit that binds holds."""
     advice: Advice | None = None
     """None where the answer is no."""
     notes: tuple[str, ...] = ()

@@ -267,14 +267,15 @@ def _refusal(tried: Sequence[GpuOption], slo: Slo) -> tuple[str, str, tuple[Near
         return max(float(getattr(option, f"{name}_s")) / limit for name, limit in limits.items() if limit is not None)
 
     best = min(running, key=excess)
-    near: list[Nearest] = []
-    for name in MEASURES:
-        limit, value = getattr(slo, f"{name}_s"), getattr(best, f"{name}_s")
-        if limit is not None and value is not None and value > limit:
-            near.append(
-                nearest_limit(
-                    name, value, f"with {best.gpus} × {best.name}" + (", all of these limits together" if near else "")
-                )
-            )
+    missed = [
+        name
+        for name in MEASURES
+        if (limit := getattr(slo, f"{name}_s")) is not None and getattr(best, f"{name}_s") > limit
+    ]
+    what = f"with {best.gpus} × {best.name}" + (", together with the others" if len(missed) > 1 else "")
+    near = [
+        nearest_limit(name, getattr(best, f"{name}_s"), what).model_copy(update={"enough": len(missed) == 1})
+        for name in missed
+    ]
     binding = _binding(best, slo)
     return binding, f"no part holds the limits; the closest is {best.gpus} × {best.name}: {best.why}", tuple(near)

@@ -121,5 +121,12 @@ def refusal(slo: Slo, alone: FleetRun | None, runs: Sequence[FleetRun], gpus: in
         binding, what = worst(last, slo), f"with {last.servers:,} servers"
         text = f"not even {last.servers:,} servers, {last.servers * gpus:,} GPUs, are enough: {sentence(binding, last, slo)}"
     values = [(name, getattr(last, f"{name}_s")) for name in last.missed if name != "load"]
-    near = tuple(nearest_limit(name, value, what) for name, value in values if value is not None)
+    alone_enough = len(last.missed) == 1
+    if not alone_enough:
+        what += ", together with the others"
+    near = tuple(
+        nearest_limit(name, value, what).model_copy(update={"enough": alone_enough})
+        for name, value in values
+        if value is not None
+    )
     return {"feasible": False, "binding": binding, "binds": text, "nearest": near}

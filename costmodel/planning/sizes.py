@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack
 
 from costmodel.checks import choice, whole
 from costmodel.hardware.errors import InputError
-from costmodel.planning.answering import head, last_that, limits_of, ms, nearest_limit, over
+from costmodel.planning.answering import head, last_that, limits_of, ms, nearest_limit, over, up, verified
 from costmodel.planning.confirming import interference_numbers
 from costmodel.planning.documents import Advice, Bound, Checked, Nearest, SizePlan, Slo
 from costmodel.planning.fitting_in import fewer_streams, more_gpus, needed_blocks, no_room
@@ -68,6 +68,35 @@ def plan_batch(
         InputError: a name, number or combination that cannot be.
     """
     choice(unknown, ("streams", "context"), "unknown")
+    asked: dict[str, Any] = {
+        "context": context, "unknown": unknown, "streams": streams, "itl": itl, "tpot": tpot, "prompt": prompt, "every": every,
+        "chunk": chunk,
+    }  # fmt: skip
+    return _verified(_batch, asked, confirm, server)
+
+
+def _verified(function: Callable[..., SizePlan], asked: dict[str, Any], confirm: bool, server: PlanOptions) -> SizePlan:
+    def again(name: str, value: Any) -> SizePlan:
+        if name in asked:
+            return function(**{**asked, name: value}, confirm=False, server=server)
+        return function(**asked, confirm=False, server={**server, name: value})
+
+    return verified(function(**asked, confirm=confirm, server=server), again)
+
+
+def _batch(
+    context: int,
+    unknown: Literal["streams", "context"],
+    streams: int,
+    itl: float | None,
+    tpot: float | None,
+    prompt: int | None,
+    every: float,
+    chunk: int | str | None,
+    confirm: bool,
+    server: PlanOptions,
+) -> SizePlan:
+    """Answer :func:`plan_batch`."""
     load = checked(streams, context, prompt or 1, 1, every)
     if prompt is None:
         load = replace(load, prompt=0, prompts=0)
@@ -109,6 +138,28 @@ def plan_prompt(
     Raises:
         InputError: a name, number or combination that cannot be.
     """
+    asked: dict[str, Any] = {
+        "streams": streams,
+        "context": context,
+        "itl": itl,
+        "ttft": ttft,
+        "every": every,
+        "chunk": chunk,
+    }
+    return _verified(_prompt, asked, confirm, server)
+
+
+def _prompt(
+    streams: int,
+    context: int,
+    itl: float | None,
+    ttft: float | None,
+    every: float | None,
+    chunk: int | str | None,
+    confirm: bool,
+    server: PlanOptions,
+) -> SizePlan:
+    """Answer :func:`plan_prompt`."""
     load = checked(streams, context, 1, 1, RARE if every is None else every)
     site = make_site(server, 1, dict.fromkeys(("streams", "context", "itl", "ttft", "every", "chunk", "confirm")))
     if site.info.rung == "fixed":
@@ -286,7 +337,7 @@ class _Question:
         elif binding == "load":
             took = ttft_s(clock, load, budget)
             text = f"prompts come faster than they are taken: one takes {ms(took)}, and the next comes after {ms(load.every)}"
-            near = [Nearest(change="--every", value=took, text=f"a prompt every {ms(took)}")]
+            near = [Nearest(change="--every", value=up(took), text=f"a prompt every {ms(up(took))}")]
         elif binding == "token_budget":
             text = f"a token budget of {budget:,} has no room for {load.streams + load.prompts:,} sequences"
             near = [

@@ -159,5 +159,7 @@ def _nowhere(server: Server, options: ServerOptions, tokens: int) -> dict[str, A
         "feasible": False,
         "binding": "kv_memory",
         "binds": f"the weights and activations of {server.info.model} leave no room for a KV cache on {server.info.gpu}",
-        "nearest": (more,) if more else (),
+        "nearest": (more.model_copy(update={"enough": False, "text": f"{more.text}, with which it fits"}),)
+        if more
+        else (),
     }

@@ -47,3 +47,13 @@ def test_ctrl_c_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(KeyboardInterrupt):
         costmodel.plan_chunk(itl=0.05)
+
+
+def test_a_change_that_is_not_enough_says_what_else_does_not_hold() -> None:
+    plan = costmodel.plan_chunk(itl=0.010, model="Llama-3.3-70B-Instruct", confirm=False)
+    assert plan.binding == "kv_memory"
+    [near] = plan.nearest
+    assert not near.enough
+    assert "a decode step of 32 streams alone takes" in near.text
+    enough = costmodel.plan_chunk(itl=0.005, confirm=False).nearest
+    assert [each.enough for each in enough] == [True]
