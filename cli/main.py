@@ -18,7 +18,10 @@ COMMANDS = {
         "costmodel.cli.simulate_command",
         "Continuous batching, step by step: what users feel, under load or when a long prompt comes.",
     ),
-    "plan": ("costmodel.cli.plan_command", "Limits of a server and what binds them: memory."),
+    "plan": (
+        "costmodel.cli.plan_command",
+        "Limits and what binds them: memory, token budget, batch, prompt, GPU, replicas.",
+    ),
     "interfere": (
         "costmodel.cli.interfere_command",
         "The long-prompt experiment on a live server, beside its prediction.",

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from costmodel.hardware.profile import GpuProfile
     from costmodel.memory.documents import MemoryPlan
     from costmodel.memory.planning import plan_memory
+    from costmodel.planning.chunks import plan_chunk
+    from costmodel.planning.disaggregation import plan_disaggregation
+    from costmodel.planning.documents import ChunkPlan, FleetPlan, GpuPlan, SizePlan
+    from costmodel.planning.parts import plan_gpu
+    from costmodel.planning.replicas import plan_replicas
+    from costmodel.planning.sizes import plan_batch, plan_prompt
     from costmodel.prediction import predict
     from costmodel.simulation.detailing import Details, details
     from costmodel.simulation.pools import Pools
@@ -39,11 +45,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "Architecture": "costmodel.architecture.types",
     "Calibration": "costmodel.hardware.calibration",
+    "ChunkPlan": "costmodel.planning.documents",
     "ClosedLoop": "costmodel.clients",
     "CostModelError": "costmodel.errors",
     "Deployment": "costmodel.deployment",
     "Details": "costmodel.simulation.detailing",
+    "FleetPlan": "costmodel.planning.documents",
     "Formula": "costmodel.symbolic.formulas",
+    "GpuPlan": "costmodel.planning.documents",
     "GpuProfile": "costmodel.hardware.profile",
     "InputError": "costmodel.errors",
     "Limits": "costmodel.simulation.running",
@@ -53,6 +62,7 @@ _HOMES = {
     "Prediction": "costmodel.documents",
     "Predictions": "costmodel.documents",
     "Simulation": "costmodel.simulation.results",
+    "SizePlan": "costmodel.planning.documents",
     "Solution": "costmodel.solving",
     "UnsupportedError": "costmodel.errors",
     "closed_loop": "costmodel.clients",
@@ -64,7 +74,13 @@ _HOMES = {
     "load_gpu": "costmodel.hardware.catalog",
     "load_model": "costmodel.architecture.source",
     "model_names": "costmodel.architecture.source",
+    "plan_batch": "costmodel.planning.sizes",
+    "plan_chunk": "costmodel.planning.chunks",
+    "plan_disaggregation": "costmodel.planning.disaggregation",
+    "plan_gpu": "costmodel.planning.parts",
     "plan_memory": "costmodel.memory.planning",
+    "plan_prompt": "costmodel.planning.sizes",
+    "plan_replicas": "costmodel.planning.replicas",
     "predict": "costmodel.prediction",
     "simulate_interference": "costmodel.simulation.simulating",
     "simulate_load": "costmodel.simulation.simulating",
@@ -77,11 +93,14 @@ _HOMES = {
 __all__ = [
     "Architecture",
     "Calibration",
+    "ChunkPlan",
     "ClosedLoop",
     "CostModelError",
     "Deployment",
     "Details",
+    "FleetPlan",
     "Formula",
+    "GpuPlan",
     "GpuProfile",
     "InputError",
     "Limits",
@@ -91,6 +110,7 @@ __all__ = [
     "Prediction",
     "Predictions",
     "Simulation",
+    "SizePlan",
     "Solution",
     "UnsupportedError",
     "__version__",
@@ -103,7 +123,13 @@ __all__ = [
     "load_gpu",
     "load_model",
     "model_names",
+    "plan_batch",
+    "plan_chunk",
+    "plan_disaggregation",
+    "plan_gpu",
     "plan_memory",
+    "plan_prompt",
+    "plan_replicas",
     "predict",
     "simulate_interference",
     "simulate_load",

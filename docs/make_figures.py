@@ -18,6 +18,15 @@ FIGURES = {
     "percentiles.png": ["simulate", "interference", "--chunk", "512,2048,one-step", "--figure", "percentiles"],
     "distribution.png": ["simulate", "interference", "--chunk", "512,2048,one-step", "--figure", "distribution"],
     "memory.png": ["plan", "memory", "--figure", "gpus"],
+    "budgets.png": ["plan", "chunk", "--itl-ms", "50"],
+    "costs.png": [
+        *("plan", "gpu", "--tpot-ms", "20", "--ttft-ms", "1000", "--model", "Llama-3.3-70B-Instruct"),
+        *("--gpu", "h100,h200,b200,a100,mi300x"),
+    ],
+    "fleets.png": [
+        *("plan", "replicas", "--rate", "60", "--ttft-ms", "500", "--tpot-ms", "20"),
+        *("--prompt", "2000", "--output", "200", "--spread", "0.5"),
+    ],
     "load.png": ["simulate", "load", "--rate", "12", "--burstiness", "0.3", "--spread", "0.8", "--kv-tokens", "80k"],
 }
 """File → command that draws it, without the file."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from costmodel.cli.figures.load import draw_load
     from costmodel.cli.figures.measured import draw_measured
     from costmodel.cli.figures.memory import draw_memory
+    from costmodel.cli.figures.planning import draw_budgets, draw_costs, draw_fleets
     from costmodel.cli.figures.roofline import draw_roofline
     from costmodel.cli.figures.timeline import draw_timeline
     from costmodel.cli.figures.tokens import draw_tokens
@@ -25,7 +26,10 @@ __all__ = [
     "check_target",
     "draw_agreement",
     "draw_breakdown",
+    "draw_budgets",
+    "draw_costs",
     "draw_distribution",
+    "draw_fleets",
     "draw_heights",
     "draw_itl",
     "draw_ladder",
@@ -43,7 +47,10 @@ _MODULES = {
     "draw_agreement": "agreement",
     "draw_residuals": "agreement",
     "draw_breakdown": "breakdown",
+    "draw_budgets": "planning",
+    "draw_costs": "planning",
     "draw_distribution": "distribution",
+    "draw_fleets": "planning",
     "draw_heights": "heights",
     "draw_itl": "itl",
     "draw_ladder": "ladder",

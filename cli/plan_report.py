@@ -1,0 +1,222 @@
+"""Answers of the inverse questions of ``costmodel plan`` as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from costmodel.cli.text import count, milliseconds, percent, plural, seconds, significant, table, wrapped
+from costmodel.planning.documents import Checked, ChunkPlan, FleetPlan, FleetRun, GpuPlan, Plan, SizePlan
+
+MOST_POINTS = 9
+"""Rows of the trade-off."""
+
+
+def report(plan: Plan) -> str:
+    """Return heading, verdict, tables, notes and warnings."""
+    parts = [_heading(plan), wrapped(_verdict(plan))]
+    if plan.nearest:
+        enough = [f"  {each.text}" for each in plan.nearest if each.enough]
+        partly = [wrapped(f"  {each.text}") for each in plan.nearest if not each.enough]
+        if enough:
+            parts.append("\n".join(["With any one of these the answer is yes:", *enough]))
+        if partly:
+            parts.append("\n".join(["Nearest for the limit that binds:", *partly]))
+    if isinstance(plan, ChunkPlan):
+        parts += [*_checks("tokens per step", plan.at, plan.after), *_trade(plan)]
+    elif isinstance(plan, SizePlan):
+        parts += [*_bounds(plan), *_checks(_WHAT[plan.unknown], plan.at, plan.after)]
+    elif isinstance(plan, GpuPlan):
+        parts.append(_parts(plan))
+    elif isinstance(plan, FleetPlan):
+        parts += _fleets(plan)
+    said = [wrapped(f"note: {note}") for note in plan.notes] + [wrapped(f"warning: {text}") for text in plan.warnings]
+    if said:
+        parts.append("\n".join(said))
+    return "\n\n".join(parts)
+
+
+_WHAT = {"streams": "sequences", "context": "context", "prompt": "prompt"}
+
+
+def _heading(plan: Plan) -> str:
+    name = plan.model or "fixed step times"
+    where = "" if plan.gpu is None else f" on {plan.gpus} × {plan.gpu}" if (plan.gpus or 1) > 1 else f" on {plan.gpu}"
+    rung = {"calibrated": f", calibrated ({plan.calibration})", "roofline": ", roofline: a floor"}.get(
+        plan.rung or "", ""
+    )
+    asked = [
+        f"{key.removesuffix('_s').upper()} ≤ {seconds(value)}"
+        for key in ("itl_s", "ttft_s", "tpot_s", "e2e_s")
+        if (value := getattr(plan.limits, key)) is not None
+    ]
+    at = f" at p{plan.limits.percentile:g}" if plan.limits.percentile is not None else ""
+    return f"{name}{where}{rung}\n{_load(plan)}" + (f"; {', '.join(asked)}{at}" if asked else "")
+
+
+def _load(plan: Plan) -> str:
+    load = plan.workload
+    if load["kind"] == "trace":
+        return f"{load['requests']:,} requests of {load['path']}, {significant(float(load['rate_per_s'] or 0), 3)} a second"
+    if load["kind"] == "load":
+        return (
+            f"{significant(float(load['rate_per_s'] or 0), 3)} requests a second, prompts of up to {load['prompt_tokens']:,} "
+            f"and answers of up to {load['output_tokens']:,} tokens, {load['requests']:,} simulated"
+        )
+    streams, context, prompt = load["streams"], load["context_tokens"], load.get("prompt_tokens")
+    text = f"{'as many streams as can be' if streams is None else f'{streams:,} streams'} at "
+    text += "as long a context as can be" if context is None else f"context {context:,}"
+    if plan.plan == "prompt":
+        text += ", and as long a prompt as can be"
+    elif prompt is not None:
+        text += f", a prompt of {prompt:,} tokens every {load['every_s']:g} s"
+    return text
+
+
+def _verdict(plan: Plan) -> str:
+    if not plan.feasible or plan.advice is None:
+        return f"No: {plan.binds}."
+    advice = plan.advice
+    if isinstance(plan, ChunkPlan):
+        exact = plan.exact_max_num_batched_tokens
+        also = f" (exactly {exact:,})" if exact and exact != advice.max_num_batched_tokens else ""
+        return f"--max-num-batched-tokens {advice.max_num_batched_tokens}{also}: {plan.binds}."
+    if isinstance(plan, FleetPlan) and plan.plan == "replicas":
+        return f"{plural(advice.replicas or 0, 'replica')}, {plural(advice.gpus or 0, 'GPU')}: {plan.binds}."
+    if isinstance(plan, FleetPlan):
+        ratio = f"{advice.prefill_servers} : {advice.decode_servers}"
+        return f"prefill : decode = {ratio}, {plural(advice.gpus or 0, 'GPU')}: {plan.binds}."
+    if isinstance(plan, SizePlan) and plan.unknown == "streams":
+        return f"--max-num-seqs {advice.max_num_seqs}: {plan.binds}."
+    return plan.binds[0].upper() + plan.binds[1:] + "."
+
+
+def _checks(what: str, at: Checked | None, after: Checked | None) -> list[str]:
+    """Return the answer and its neighbour, by the equations and by simulation."""
+    rows = []
+    for each in (at, after):
+        if each is None:
+            continue
+        rows.append(
+            [
+                count(each.value), "yes" if each.meets else "no", _ms(each.itl_s), _ms(each.simulated_itl_s),
+                _ms(each.tpot_s), _ms(each.ttft_s), _ms(each.simulated_ttft_s),
+                "–" if each.kv_blocks is None else f"{each.kv_blocks_needed:,} of {each.kv_blocks:,}",
+            ]
+        )  # fmt: skip
+    header = [what, "holds", "longest gap ms", "simulated", "mean gap ms", "TTFT ms", "simulated", "KV blocks"]
+    return [table(rows, header, left=2)] if rows else []
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else milliseconds(value)
+
+
+def _trade(plan: ChunkPlan) -> list[str]:
+    if not plan.points:
+        return []
+    chosen = {each.value for each in (plan.at, plan.after) if each is not None}
+    points = list(plan.points)
+    step = max(len(points) // MOST_POINTS, 1)
+    kept = [
+        point
+        for index, point in enumerate(points)
+        if index % step == 0 or point.max_num_batched_tokens in chosen or point is points[-1]
+    ]
+    rows = [
+        [
+            count(point.max_num_batched_tokens) + (" ←" if plan.at and point.max_num_batched_tokens == plan.at.value else ""),
+            milliseconds(point.itl_s), milliseconds(point.ttft_s), count(point.chunks), "" if point.keeps_up else "no",
+        ]
+        for point in kept
+    ]  # fmt: skip
+    late = ["keeps up"] if any(row[-1] for row in rows) else []
+    header = ["tokens per step", "longest gap ms", "TTFT ms", "chunks", *late]
+    return ["The trade-off:\n" + table([row[: len(header)] for row in rows], header)]
+
+
+def _bounds(plan: SizePlan) -> list[str]:
+    if not plan.bounds:
+        return []
+    rows = [[each.limit, "does not bind" if each.allows is None else count(each.allows)] for each in plan.bounds]
+    return ["What each limit allows by itself:\n" + table(rows)]
+
+
+def _parts(plan: GpuPlan) -> str:
+    rows = []
+    priced = any(each.cost_per_hour is not None for each in plan.options)
+    for each in plan.options:
+        row = [
+            each.gpu,
+            count(each.gpus),
+            "yes" if each.meets and each.rung == "calibrated" else "maybe" if each.meets else "no",
+        ]
+        row += [_ms(each.tpot_s), _ms(each.ttft_s), _ms(each.itl_s)]
+        if priced:
+            row += ["" if each.cost_per_hour is None else significant(each.cost_per_hour, 4)]
+            row += ["" if each.cost_per_million_tokens is None else significant(each.cost_per_million_tokens, 3)]
+        rows.append([*row, each.why if len(each.why) <= _WHY else each.why[: _WHY - 1] + "…"])
+    currency = f" [{plan.currency}]" if plan.currency else ""
+    header = ["GPU", "number", "holds", "TPOT ms", "TTFT ms", "longest gap ms"]
+    header += [f"per hour{currency}", f"per 1M tokens{currency}"] if priced else []
+    text = _left_end(rows, [*header, "why"])
+    if any(each.meets and each.rung == "roofline" for each in plan.options):
+        text += "\n  maybe: nothing was measured on this part; at datasheet rates, a floor, it would hold the limits"
+    return text
+
+
+_WHY = 60
+
+
+def _left_end(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
+    """Return a table whose last column is to the left."""
+    width = max(len(row[-1]) for row in [*rows, header])
+    return table([[*row[:-1], row[-1].ljust(width)] for row in rows], [*header[:-1], header[-1].ljust(width)])
+
+
+def _fleets(plan: FleetPlan) -> list[str]:
+    parts = []
+    if plan.closed_form is not None:
+        form = plan.closed_form
+        parts.append(
+            wrapped(
+                f"Closed form: one server answers {significant(form.rate_per_server, 3)} requests a second "
+                f"with {plural(form.running, 'request')} decoding (mean TPOT {seconds(form.tpot_s, 3)}), "
+                f"so {plural(form.servers, 'server')} to begin with."
+            )
+        )
+    if plan.runs:
+        parts.append("Simulated, the same requests each time:\n" + _runs(plan, plan.runs))
+    if plan.together is not None:
+        parts.append("As few servers that do both, for the same limits:\n" + _runs(plan, [plan.together]))
+    return parts
+
+
+def _runs(plan: FleetPlan, runs: Sequence[FleetRun]) -> str:
+    at = f"p{plan.limits.percentile:g}"
+    rows = []
+    for run in runs:
+        chosen = " ←" if plan.at == run else ""
+        servers = count(run.servers) if run.prefill_servers is None else f"{run.prefill_servers} + {run.decode_servers}"
+        rows.append(
+            [
+                servers + chosen, count(run.gpus), "yes" if run.meets else "no", _ms(run.ttft_s), _ms(run.tpot_s), _ms(run.itl_s),
+                _s(run.e2e_s), count(run.output_tokens_per_s), percent(run.busy_share), ", ".join(run.missed).ljust(4),
+            ]
+        )  # fmt: skip
+    header = [
+        "servers",
+        "GPUs",
+        "holds",
+        f"TTFT {at} ms",
+        f"TPOT {at} ms",
+        f"ITL {at} ms",
+        f"e2e {at} s",
+        "tokens/s",
+        "busy",
+        "missed",
+    ]
+    return table(rows, header, left=1)
+
+
+def _s(value: float | None) -> str:
+    return "–" if value is None else significant(value, 3)

@@ -1,0 +1,348 @@
+"""``plan_chunk``: the largest token budget for a limit on the gaps, what it costs in TTFT, and the trade-off between the two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from costmodel.checks import whole
+from costmodel.hardware.errors import InputError
+from costmodel.planning.answering import first_that, head, last_that, limits_of, ms, nearest_limit, over, up, verified
+from costmodel.planning.confirming import interference_numbers
+from costmodel.planning.documents import Advice, Checked, ChunkPlan, ChunkPoint, Nearest, Slo
+from costmodel.planning.fitting_in import fewer_streams, fits, more_gpus, needed_blocks, no_room, seats
+from costmodel.planning.serving import PlanOptions, Site, make_site, room
+from costmodel.planning.steady import (
+    Steady,
+    checked,
+    decode_s,
+    drain_s,
+    first_step_s,
+    keeps_up,
+    longest_gap_s,
+    mean_gap_s,
+    ttft_s,
+)
+from costmodel.rungs import MAX_STEPS
+from costmodel.spike import step_count
+
+MULTIPLE = 256
+"""Token budgets are recommended in multiples of this."""
+POINTS = 24
+"""Token budgets of the trade-off, about."""
+
+
+def plan_chunk(
+    prompt: int = 8000,
+    streams: int = 32,
+    context: int = 500,
+    *,
+    itl: float | None = None,
+    ttft: float | None = None,
+    every: float = 10.0,
+    prompts: int = 1,
+    multiple: int = MULTIPLE,
+    confirm: bool = True,
+    **server: Unpack[PlanOptions],
+) -> ChunkPlan:
+    """Return the largest ``max_num_batched_tokens`` for which no gap of a stream is over a limit.
+
+    The longest gap is that of the longest mixed step: streams·1 + chunk tokens, the chunk with all of the prompt before it in the cache.
+    The answer M is the largest multiple of ``multiple`` with gap(M) ≤ itl; at every larger one the gap is over the limit, unless M takes
+    the whole prompt in one step. Three further limits: the KV cache, of which a larger budget leaves less (activations); prompts that
+    are to be done before the next come, which takes a budget that is not too small; and, if it is given, ``ttft``.
+
+    Args:
+        prompt, prompts, every: tokens of the long prompt, how many come at once, and how often [s].
+        streams, context: sequences that decode, and tokens of each: the longest that they reach, if they grow.
+        itl: limit on every gap of a stream [s].
+        ttft: limit on the TTFT of a prompt that comes at the worst moment [s]; None for none.
+        multiple: of which the recommended budget is one.
+        confirm: simulate the answer and the next multiple as well.
+        server: model, GPU and flags (:class:`~costmodel.planning.serving.PlanOptions`).
+
+    Returns:
+        The frozen document ``costmodel.plan/1``; ``feasible`` is False, with ``binding`` and ``nearest``, where no budget will do.
+
+    Raises:
+        InputError: a name, number or combination that cannot be; no limit on the ITL.
+    """
+    if itl is None:
+        raise InputError("give a limit on the gaps between tokens: itl, in seconds (--itl-ms)")
+    asked: dict[str, Any] = {
+        "prompt": prompt, "streams": streams, "context": context, "itl": itl, "ttft": ttft, "every": every, "prompts": prompts,
+        "multiple": multiple,
+    }  # fmt: skip
+
+    def again(name: str, value: Any) -> ChunkPlan:
+        if name in asked:
+            return _plan(**{**asked, name: value}, confirm=False, server=server)
+        changed: Any = {**server, name: value}
+        return _plan(**asked, confirm=False, server=changed)
+
+    return verified(_plan(**asked, confirm=confirm, server=server), again)
+
+
+def _plan(
+    prompt: int,
+    streams: int,
+    context: int,
+    itl: float,
+    ttft: float | None,
+    every: float,
+    prompts: int,
+    multiple: int,
+    confirm: bool,
+    server: PlanOptions,
+) -> ChunkPlan:
+    """Answer :func:`plan_chunk`."""
+    load = checked(streams, context, prompt, prompts, every)
+    slo = limits_of(True, itl=itl, ttft=ttft)
+    step = whole(multiple, "multiple", 1)
+    site = make_site(server, load.prompt, {"itl": 0, "ttft": 0, "every": 0, "prompts": 0, "multiple": 0})
+    if step_count(load.prompt, load.prompts, step - load.streams % step) > MAX_STEPS:
+        raise InputError(
+            f"{load.prompt:,} tokens of prompt in chunks of {step} are more than {MAX_STEPS:,} steps; use a larger multiple"
+        )
+    asked = _Question(site, load, slo, step)
+    found = asked.best()
+    nowhere = found.binding == "kv_memory" and found.budget is None
+    workload: dict[str, str | int | float | bool | None] = {
+        "kind": "interference", "prompt_tokens": load.prompt, "prompts": load.prompts, "streams": load.streams,
+        "context_tokens": load.context, "every_s": load.every,
+    }  # fmt: skip
+    common = {
+        **head(site), "workload": workload, "limits": slo, "multiple": step, "points": () if nowhere else asked.points(found.budget),
+        "notes": site.notes, "warnings": (*site.warnings, *site.too_long(load.prompt)),
+    }  # fmt: skip
+    at = found.budget
+    if at is None or not found.feasible:
+        return ChunkPlan(
+            **common, feasible=False, binding=found.binding, binds=found.binds, nearest=found.nearest,
+            at=None if at is None else asked.check(at, confirm),
+        )  # fmt: skip
+    following = (at // step + 1) * step
+    top = asked.top
+    return ChunkPlan(
+        **common,
+        feasible=True,
+        binding=found.binding,
+        binds=found.binds,
+        advice=Advice(
+            max_num_batched_tokens=at,
+            binding={"max_num_batched_tokens": found.binding},
+        ),
+        exact_max_num_batched_tokens=at if at >= top else last_that(asked.holds, at, following - 1),
+        at=asked.check(at, confirm),
+        after=None if at >= top else asked.check(following, confirm),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    budget: int | None
+    feasible: bool
+    binding: str
+    binds: str
+    nearest: tuple[Nearest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A load, its limits, and the server; budgets are counted in multiples."""
+
+    site: Site
+    load: Steady
+    slo: Slo
+    step: int
+
+    @property
+    def least(self) -> int:
+        """The smallest multiple that leaves room for a prompt."""
+        return (self.load.streams // self.step + 1) * self.step
+
+    @property
+    def top(self) -> int:
+        """The smallest multiple that takes the prompts in one step."""
+        return max(-(-self.load.one_step // self.step) * self.step, self.least)
+
+    def gap(self, budget: int) -> float:
+        """Return the longest gap [s]."""
+        return longest_gap_s(self.site.clock, self.load, budget)
+
+    def ttft(self, budget: int) -> float:
+        """Return the TTFT at the worst moment [s]."""
+        return ttft_s(self.site.clock, self.load, budget)
+
+    def fits(self, budget: int) -> bool:
+        """Tell whether the load fits into the KV cache."""
+        return fits(self.site, self.load, budget, seats(self.site, self.load, budget))
+
+    def calm(self, budget: int) -> bool:
+        """Tell whether the longest gap is within the limit."""
+        return self.slo.itl_s is not None and self.gap(budget) <= self.slo.itl_s
+
+    def keeps_up(self, budget: int) -> bool:
+        """Tell whether a prompt is done before the next."""
+        return keeps_up(self.site.clock, self.load, budget)
+
+    def holds(self, budget: int) -> bool:
+        """Tell whether the limits hold that ask for a small budget."""
+        return self.calm(budget) and self.fits(budget)
+
+    def best(self) -> _Found:
+        """Return the largest budget within the limits."""
+        load, limit = self.load, self.slo.itl_s or 0.0
+        if not self.fits(load.streams + 1):
+            return self._no_memory()
+        room_for = self._multiple(
+            last_that(lambda n: self.fits(n * self.step), self.least // self.step, self.top // self.step)
+        )
+        budget = None if room_for is None else self._calm_below(room_for)
+        if budget is None:  # between the streams and the first multiple
+            budget = last_that(self.holds, load.streams + 1, self.least - 1)
+        if budget is None:
+            return self._no_calm()
+        if budget >= self.top:
+            binding, binds = (
+                "prompt",
+                "the whole prompt goes through in one step within the limit: a larger budget changes nothing",
+            )
+        elif budget == room_for:
+            binding, binds = (
+                "kv_memory",
+                f"the KV cache binds: {no_room(self.site, load, budget + self.step, self._seats(budget + self.step))}",
+            )
+        else:
+            following = (budget // self.step + 1) * self.step
+            binding = "itl"
+            binds = (
+                f"the limit on the gaps binds: {ms(self.gap(budget))} at {budget:,} tokens per step; at {following:,} "
+                f"{over(self.gap(following), limit)}"
+            )
+        if not self.keeps_up(budget):
+            return self._too_slow(budget, binding)
+        wanted = self.slo.ttft_s
+        if wanted is not None and self.ttft(budget) > wanted:
+            return self._too_late(budget, binding, wanted)
+        return _Found(budget, True, binding, binds)
+
+    def _seats(self, budget: int) -> int:
+        return seats(self.site, self.load, budget)
+
+    def _multiple(self, number: int | None) -> int | None:
+        return None if number is None else number * self.step
+
+    def _calm_below(self, most: int) -> int | None:
+        """Return the largest multiple up to ``most`` within the limit on the gaps.
+
+        The longest gap may fall where a larger budget needs one step less; the first mixed step never does. So those whose first step is
+        over the limit are passed by bisection, and the rest in turn.
+        """
+        limit = self.slo.itl_s or 0.0
+        start = last_that(
+            lambda n: first_step_s(self.site.clock, self.load, n * self.step) <= limit,
+            self.least // self.step,
+            most // self.step,
+        )
+        for number in range(start or 0, self.least // self.step - 1, -1):
+            if self.calm(number * self.step):
+                return number * self.step
+        return None
+
+    def _first(self, holds: Callable[[int], bool], seconds: float) -> int | None:
+        """Return the smallest budget for which something holds that asks for a large one.
+
+        ``seconds`` is a time that the prompts may take at most: of as many decode steps as fit into it, each takes a chunk at least.
+        """
+        load = self.load
+        chunk = math.ceil(load.prompt * load.prompts * decode_s(self.site.clock, load) / seconds)
+        return first_that(holds, load.streams + max(chunk, 1), self.top)
+
+    def _no_memory(self) -> _Found:
+        load, budget = self.load, self.load.streams + 1
+        near = [
+            more_gpus(self.site, load, self.least, self._seats(self.least)),
+            fewer_streams(self.site, load, self.least, self._seats(self.least)),
+        ]
+        text = no_room(self.site, load, budget, self._seats(budget))
+        return _Found(None, False, "kv_memory", text, tuple(each for each in near if each is not None))
+
+    def _no_calm(self) -> _Found:
+        load = self.load
+        limit, decode = self.slo.itl_s or 0.0, decode_s(self.site.clock, load)
+        if decode > limit:
+            what = f"a decode step of {load.streams} streams alone takes {ms(decode)}, over the limit of {ms(limit)}"
+        else:
+            what = f"even the smallest chunk makes a step of {ms(self.gap(load.streams + 1))}, over the limit of {ms(limit)}"
+        near, budget = [], self._first(self.keeps_up, load.every)
+        if budget is not None and self.fits(budget):
+            near.append(nearest_limit("itl", self.gap(budget), f"with {budget:,} tokens per step"))
+        return _Found(None, False, "itl", what, tuple(near))
+
+    def _too_slow(self, budget: int, binding: str) -> _Found:
+        """The limits allow only budgets at which prompts come faster than they are taken."""
+        load, clock = self.load, self.site.clock
+        took = ttft_s(clock, load, budget)
+        text = (
+            f"the limits contradict the load: {budget:,} tokens per step are the most ({binding}), "
+            f"with which a prompt takes up to {ms(took)}, but the next comes after {ms(load.every)}"
+        )
+        near, enough = [], self._first(self.keeps_up, load.every)
+        if enough is not None and binding == "itl" and self.fits(enough):
+            near.append(nearest_limit("itl", self.gap(enough), f"with {enough:,} tokens per step"))
+        near.append(Nearest(change="--every", value=up(took), text=f"a prompt every {ms(up(took))}"))
+        return _Found(budget, False, "load", text, tuple(near))
+
+    def _too_late(self, budget: int, binding: str, wanted: float) -> _Found:
+        """The limits allow only budgets at which the TTFT is over its limit."""
+        clock, load = self.site.clock, self.load
+        took = ttft_s(clock, load, budget)
+        text = (
+            f"the limits contradict each other: {budget:,} tokens per step are the most ({binding}), "
+            f"with which the TTFT is up to {ms(took)}, for {ms(wanted)} allowed"
+        )
+        near, enough = [], self._first(lambda n: self.ttft(n) <= wanted, wanted)
+        if enough is not None and binding == "itl" and self.fits(enough):
+            near.append(nearest_limit("itl", self.gap(enough), f"with {enough:,} tokens per step"))
+        near.append(nearest_limit("ttft", took, "with the limit on the ITL as it is"))
+        return _Found(budget, False, "ttft", text, tuple(near))
+
+    def check(self, budget: int, confirm: bool) -> Checked:
+        """Return what a budget leads to."""
+        clock, load = self.site.clock, self.load
+        free = room(self.site, budget, self._seats(budget))
+        ttft = self.ttft(budget)
+        late = self.slo.ttft_s is not None and ttft > self.slo.ttft_s
+        return Checked(
+            value=budget,
+            meets=self.holds(budget) and self.keeps_up(budget) and not late,
+            itl_s=self.gap(budget),
+            tpot_s=mean if (mean := mean_gap_s(clock, load, budget)) < float("inf") else None,
+            ttft_s=ttft,
+            kv_blocks_needed=needed_blocks(free, load),
+            kv_blocks=free.blocks,
+            **(interference_numbers(self.site, load, budget) if confirm else {}),
+        )
+
+    def points(self, chosen: int | None) -> tuple[ChunkPoint, ...]:
+        """Return the trade-off: budgets spread evenly on a logarithmic scale, the answer and its neighbour among them."""
+        low, high = self.least // self.step, self.top // self.step
+        wanted = {round(low * (high / low) ** (index / POINTS)) * self.step for index in range(POINTS + 1)}
+        if chosen is not None:
+            wanted |= {chosen, (chosen // self.step + 1) * self.step}
+        clock, load = self.site.clock, self.load
+        found = []
+        for budget in sorted(each for each in wanted if each <= self.top):
+            found.append(
+                ChunkPoint(
+                    max_num_batched_tokens=budget,
+                    itl_s=self.gap(budget),
+                    ttft_s=decode_s(clock, load) + drain_s(clock, load, budget),
+                    chunks=step_count(load.prompt, load.prompts, budget - load.streams),
+                    keeps_up=self.keeps_up(budget),
+                )
+            )
+        return tuple(found)

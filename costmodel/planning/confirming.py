@@ -1,0 +1,49 @@
+"""Closed forms held against the simulator: the same load, run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costmodel.hardware.errors import InputError
+from costmodel.planning.serving import ENDLESS, Site
+from costmodel.planning.steady import Steady, decode_s
+from costmodel.simulation.simulating import simulate_interference
+
+PERIODS = 3
+"""Injections that are simulated."""
+STEPS = 50
+"""Decode steps that are simulated of a load without prompts, at least."""
+
+
+def interference_numbers(site: Site, load: Steady, budget: int | None) -> dict[str, Any]:
+    """Return what the streams and prompts of a load see when they are simulated; nothing where they cannot be.
+
+    Args:
+        site: model, GPU and flags.
+        load: streams and prompts; without prompts, the baseline counts.
+        budget: token budget; None for one that is large enough.
+    """
+    decode = decode_s(site.clock, load)
+    every = load.every if load.prompts else STEPS * decode
+    try:
+        found = simulate_interference(
+            load.prompt or 1,
+            load.streams,
+            load.context,
+            every=every,
+            first=every / 2,
+            duration=PERIODS * every,
+            prompts=load.prompts or 1,
+            **site.simulated(chunk=budget, max_num_seqs=None, kv_tokens=site.options.get("kv_tokens") or ENDLESS),
+        )
+    except InputError:  # a load that the server does not even take
+        return {}
+    if found.interrupted:
+        raise KeyboardInterrupt
+    result = found.injected if load.prompts else found.baseline
+    if result is None or result.itl is None:
+        return {}
+    numbers: dict[str, Any] = {"simulated_itl_s": result.itl.max_s, "simulated_tpot_s": result.itl.mean_s}
+    if load.prompts and result.ttft is not None:
+        numbers["simulated_ttft_s"] = result.ttft.max_s
+    return numbers

@@ -1,0 +1,77 @@
+"""Whether a load fits into the KV cache, and how many more GPUs it takes where it does not."""
+
+from __future__ import annotations
+
+from costmodel.deployment import divides
+from costmodel.hardware.errors import InputError
+from costmodel.planning.documents import Nearest
+from costmodel.planning.serving import Room, Site, make_site, room
+from costmodel.planning.steady import Steady
+
+
+def needed_blocks(free: Room, load: Steady) -> int:
+    """Return the KV blocks of all streams and prompts; each has room for the token that comes next."""
+    streams = load.streams * free.taken(load.context + 1)
+    return streams + (load.prompts * free.taken(load.prompt + 1) if load.prompts else 0)
+
+
+def fits(site: Site, load: Steady, budget: int, seqs: int) -> bool:
+    """Tell whether a load fits at a token budget and ``max_num_seqs``."""
+    free = room(site, budget, seqs)
+    return free.blocks is None or needed_blocks(free, load) <= free.blocks
+
+
+def seats(site: Site, load: Steady, budget: int) -> int:
+    """Return ``max_num_seqs``: as asked for, else vLLM's default, at least what the load takes.
+
+    Raises:
+        InputError: fewer are asked for than the load takes.
+    """
+    needed = load.streams + load.prompts
+    given = site.options.get("max_num_seqs")
+    if given is not None and site.default_seqs < needed:
+        raise InputError(
+            f"max-num-seqs {given} leaves no place for {needed} sequences ({load.streams} streams and the prompts); use at least {needed}"
+        )
+    return max(min(site.default_seqs, budget), needed)
+
+
+def more_gpus(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | None:
+    """Return the smallest tensor-parallel size at which a load fits; None if there is none within a node."""
+    deployment = site.deployment
+    if deployment is None or site.options.get("kv_tokens") is not None:
+        return None
+    most = int(deployment.profile.link.gpus_per_node.value)
+    for size in range(deployment.tp + 1, most + 1):
+        if not divides(deployment.architecture, size, deployment.ep):
+            continue
+        try:
+            other = make_site({**site.options, "tp": size}, max(load.prompt, 1))
+        except InputError:
+            continue
+        if fits(other, load, budget, seqs):
+            return Nearest(change="--tp", value=size, text=f"tensor-parallel size {size}")
+    return None
+
+
+def no_room(site: Site, load: Steady, budget: int, seqs: int) -> str:
+    """Say what does not fit."""
+    free = room(site, budget, seqs)
+    if not free.blocks:
+        return f"the weights and activations of {site.info.model} leave no room for a KV cache on {site.info.gpu}"
+    needed = needed_blocks(free, load)
+    return (
+        f"{load.streams:,} streams at context {load.context:,}"
+        + (f" and {load.prompts} × {load.prompt:,} tokens of prompt" if load.prompts else "")
+        + f" take {needed:,} KV blocks; there are {free.blocks:,}"
+    )
+
+
+def fewer_streams(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | None:
+    """Return the most streams that fit; None if not even one does."""
+    from dataclasses import replace
+
+    from costmodel.planning.answering import last_that
+
+    found = last_that(lambda streams: fits(site, replace(load, streams=streams), budget, seqs), 1, load.streams)
+    return None if found is None else Nearest(change="--streams", value=found, text=f"{found:,} streams")

@@ -1,0 +1,175 @@
+"""What an inverse question is asked of: the step times of a deployment, and the KV blocks that its memory leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+from costmodel.checks import whole
+from costmodel.deployment import Deployment
+from costmodel.engine import default_max_num_seqs, default_token_budget, other_defaults
+from costmodel.hardware.calibration import Calibration
+from costmodel.hardware.errors import InputError, nearest, shown, suggestion
+from costmodel.memory.blocks import kv_groups, sequence_blocks
+from costmodel.memory.capacity import capacity_of
+from costmodel.memory.engines import default_settings
+from costmodel.simulation.clock import Clock
+from costmodel.simulation.options import ServerOptions, SimulatedRung, check_options
+from costmodel.simulation.results import ServerInfo
+from costmodel.simulation.server import FIXED_BUDGET, FIXED_SEQS, make_server
+
+ENDLESS = 10**12
+"""Tokens of a KV cache that is not looked at [tokens]."""
+
+
+class PlanOptions(TypedDict, total=False):
+    """Model, GPU and flags of the server, as :class:`~costmodel.simulation.options.ServerOptions` has them."""
+
+    gpu: str
+    model: str
+    tp: int
+    ep: int
+    dtype: str | None
+    kv_dtype: str | None
+    compute_dtype: str | None
+    engine: str
+    calibration: str | Path | Calibration | None
+    assume_efficiency: bool
+    rung: SimulatedRung | None
+    decode_s: float | None
+    prefill_s: float | None
+    max_num_seqs: int | None
+    kv_tokens: int | None
+    block_tokens: int
+    max_model_len: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a question is answered.
+
+    Attributes:
+        clock: how long steps take.
+        deployment: model and GPUs; None with fixed step times.
+        options: as they were asked for.
+        info: what documents tell of the server.
+        notes, warnings: what has to be said.
+    """
+
+    clock: Clock
+    deployment: Deployment | None
+    options: PlanOptions
+    info: ServerInfo
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def default_budget(self) -> int:
+        """Token budget of a server with vLLM's defaults [tokens]."""
+        return FIXED_BUDGET if self.deployment is None else default_token_budget(self.deployment)
+
+    @property
+    def default_seqs(self) -> int:
+        """Sequences that it runs at once: those asked for, else vLLM's default."""
+        given = self.options.get("max_num_seqs")
+        if given is not None:
+            return whole(given, "max-num-seqs", 1, 1_000_000)
+        return FIXED_SEQS if self.deployment is None else default_max_num_seqs(self.deployment)
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Longest sequence: ``max_model_len``, else the model's; None for no limit [tokens]."""
+        given = self.options.get("max_model_len")
+        if given is not None:
+            return whole(given, "max-model-len", 1)
+        return self.deployment.architecture.max_positions or None if self.deployment else None
+
+    def too_long(self, tokens: int) -> tuple[str, ...]:
+        """Return a warning if no sequence may be so long [tokens]; nothing otherwise."""
+        most = self.most_tokens
+        if most is None or tokens < most:
+            return ()
+        return (f"a prompt of {tokens:,} tokens and its answer are more than the {most:,} that a sequence may have",)
+
+    def simulated(self, **changed: Any) -> ServerOptions:
+        """Return the options of a simulation of this site, those that are None left out."""
+        asked: dict[str, Any] = {"scheduler": "vllm", **self.options, **changed}
+        taken: ServerOptions = {name: value for name, value in asked.items() if value is not None}  # type: ignore[assignment]
+        return taken
+
+
+def make_site(options: PlanOptions, prompt: int, others: Mapping[str, Any] | None = None) -> Site:
+    """Return the site of these options.
+
+    Args:
+        options: model, GPU and flags.
+        prompt: tokens of the prompt that ``prefill_s`` is the time of.
+        others: further keywords of the function, to be suggested where a name looks like them.
+
+    Raises:
+        InputError: a name, number or combination that cannot be.
+    """
+    for name in options:
+        if name not in PlanOptions.__annotations__:
+            if name in ServerOptions.__annotations__:
+                raise InputError(f"{shown(name)} has no part in this question; leave it out")
+            close = nearest(name, [*PlanOptions.__annotations__, *(others or ())])
+            if close:
+                raise InputError(f"no option {shown(name)}; {suggestion(close)}")
+    check_options(options, list(others or ()))
+    server = make_server(
+        ServerOptions(**{"scheduler": "vllm", **options, "kv_tokens": ENDLESS, "max_num_seqs": 1}),  # type: ignore[typeddict-item]
+        prompt,
+    )
+    notes = server.notes
+    if server.deployment is not None:
+        engine = options.get("engine", "vllm")
+        notes += other_defaults(engine)
+        if engine != "vllm":
+            notes += (f"steps take the times of {engine}; who is in a step is decided as vLLM's scheduler decides it",)
+    return Site(server.clock, server.deployment, options, server.info, notes, server.warnings)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """KV blocks of a server with one token budget and ``max_num_seqs``.
+
+    Attributes:
+        blocks: that requests can have; None for memory without end.
+        site, in_flight: of which :meth:`taken` is worked out.
+    """
+
+    blocks: int | None
+    site: Site
+    in_flight: int
+
+    def taken(self, tokens: int) -> int:
+        """Return the blocks that one sequence of ``tokens`` takes, all groups of layers together."""
+        deployment, size = self.site.deployment, block_tokens(self.site)
+        if deployment is None or self.site.options.get("kv_tokens") is not None:
+            return -(-tokens // size)
+        return sequence_blocks(kv_groups(deployment, size), tokens, self.in_flight)
+
+
+def block_tokens(site: Site) -> int:
+    """Return the tokens of a KV block of a site."""
+    given = site.options.get("block_tokens")
+    if given is not None:
+        return whole(given, "block-size", 1, 65536)
+    return default_settings(site.deployment).block_tokens if site.deployment else 16
+
+
+def room(site: Site, budget: int, seqs: int) -> Room:
+    """Return the KV blocks that are left at a token budget and ``max_num_seqs``; one of vLLM's, the null block, is never given out."""
+    given, deployment = site.options.get("kv_tokens"), site.deployment
+    if given is not None:
+        return Room(whole(given, "kv-tokens", 1, 10**12) // block_tokens(site), site, budget)
+    if deployment is None:
+        return Room(None, site, budget)
+    settings = replace(
+        default_settings(deployment), token_budget=budget, sequences=min(seqs, budget), block_tokens=block_tokens(site)
+    )
+    capacity = capacity_of(deployment, settings, 1)
+    return Room(max(capacity.blocks - 1, 0), site, settings.in_flight)

@@ -1,0 +1,389 @@
+"""``plan_batch`` and ``plan_prompt``: the largest batch, context or prompt within limits on times, the KV cache and the engine's flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Unpack
+
+from costmodel.checks import choice, whole
+from costmodel.hardware.errors import InputError
+from costmodel.planning.answering import head, last_that, limits_of, ms, nearest_limit, over, up, verified
+from costmodel.planning.confirming import interference_numbers
+from costmodel.planning.documents import Advice, Bound, Checked, Nearest, SizePlan, Slo
+from costmodel.planning.fitting_in import fewer_streams, more_gpus, needed_blocks, no_room
+from costmodel.planning.serving import PlanOptions, Site, make_site, room
+from costmodel.planning.steady import Steady, checked, keeps_up, longest_gap_s, mean_gap_s, ttft_s
+from costmodel.rungs import MAX_STEPS
+from costmodel.simulation.options import ONE_STEP
+from costmodel.spike import step_count
+
+Unknown = Literal["streams", "context", "prompt"]
+NAMES = {
+    "itl": "the limit on the gaps",
+    "tpot": "the limit on the TPOT",
+    "ttft": "the limit on the TTFT",
+    "kv_memory": "the KV cache",
+    "max_num_seqs": "max_num_seqs",
+    "max_model_len": "max_model_len",
+    "token_budget": "the token budget",
+    "load": "the time until the next prompt",
+}
+"""Limit → what it is called in a sentence."""
+
+
+def plan_batch(
+    context: int = 500,
+    *,
+    unknown: Literal["streams", "context"] = "streams",
+    streams: int = 32,
+    itl: float | None = None,
+    tpot: float | None = None,
+    prompt: int | None = None,
+    every: float = 10.0,
+    chunk: int | str | None = None,
+    confirm: bool = True,
+    **server: Unpack[PlanOptions],
+) -> SizePlan:
+    """Return the most sequences that decode at once, or the longest context of each, within limits.
+
+    Limits: TPOT, the decode step, or with a ``prompt`` the mean gap; ITL, the longest gap; the KV cache, whole blocks of context + 1 tokens
+    per sequence and the prompt's, of what activations and sampler leave at that batch; ``max_num_seqs``; the token budget, of which every
+    sequence takes a token; ``max_model_len``. All hold at the answer n; at n + 1 the one that binds does not.
+
+    Args:
+        context: tokens of each sequence, the longest that it reaches; not looked at if it is asked for.
+        unknown: ``streams`` or ``context``.
+        streams: sequences, where the context is asked for.
+        itl, tpot: limits [s]; None for none. Without either, memory and flags bind.
+        prompt, every: a long prompt that comes among them, and how often; None for none [tokens, s].
+        chunk: token budget; None for the prompt in one step, or without a prompt vLLM's default (``"engine"``).
+        confirm: simulate the answer and one more as well.
+        server: model, GPU and flags (:class:`~costmodel.planning.serving.PlanOptions`).
+
+    Returns:
+        The frozen document ``costmodel.plan/1``.
+
+    Raises:
+        InputError: a name, number or combination that cannot be.
+    """
+    choice(unknown, ("streams", "context"), "unknown")
+    asked: dict[str, Any] = {
+        "context": context, "unknown": unknown, "streams": streams, "itl": itl, "tpot": tpot, "prompt": prompt, "every": every,
+        "chunk": chunk,
+    }  # fmt: skip
+    return _verified(_batch, asked, confirm, server)
+
+
+def _verified(function: Callable[..., SizePlan], asked: dict[str, Any], confirm: bool, server: PlanOptions) -> SizePlan:
+    def again(name: str, value: Any) -> SizePlan:
+        if name in asked:
+            return function(**{**asked, name: value}, confirm=False, server=server)
+        return function(**asked, confirm=False, server={**server, name: value})
+
+    return verified(function(**asked, confirm=confirm, server=server), again)
+
+
+def _batch(
+    context: int,
+    unknown: Literal["streams", "context"],
+    streams: int,
+    itl: float | None,
+    tpot: float | None,
+    prompt: int | None,
+    every: float,
+    chunk: int | str | None,
+    confirm: bool,
+    server: PlanOptions,
+) -> SizePlan:
+    """Answer :func:`plan_batch`."""
+    load = checked(streams, context, prompt or 1, 1, every)
+    if prompt is None:
+        load = replace(load, prompt=0, prompts=0)
+    site = make_site(server, load.prompt or 1, _NAMES_OF_BATCH)
+    question = _Question("batch", unknown, site, load, limits_of(False, itl=itl, tpot=tpot), chunk)
+    return question.answer(confirm)
+
+
+_NAMES_OF_BATCH = dict.fromkeys(("context", "unknown", "streams", "itl", "tpot", "prompt", "every", "chunk", "confirm"))
+
+
+def plan_prompt(
+    streams: int = 32,
+    context: int = 500,
+    *,
+    itl: float | None = None,
+    ttft: float | None = None,
+    every: float | None = None,
+    chunk: int | str | None = None,
+    confirm: bool = True,
+    **server: Unpack[PlanOptions],
+) -> SizePlan:
+    """Return the longest prompt that may come among decoding streams, within limits.
+
+    Limits: ITL, the longest mixed step; TTFT at the worst moment, T_dec + Σ T_mixed; the KV cache; ``max_model_len`` − 1; and with
+    ``every``, that one is done before the next comes.
+
+    Args:
+        streams, context: sequences that decode, and tokens of each.
+        itl, ttft: limits [s]; None for none.
+        every: time from one such prompt to the next; None for prompts that are rare [s].
+        chunk: token budget; None for the prompt in one step, ``"engine"`` for vLLM's default.
+        confirm: simulate the answer and one more as well.
+        server: model, GPU and flags (:class:`~costmodel.planning.serving.PlanOptions`).
+
+    Returns:
+        The frozen document ``costmodel.plan/1``.
+
+    Raises:
+        InputError: a name, number or combination that cannot be.
+    """
+    asked: dict[str, Any] = {
+        "streams": streams,
+        "context": context,
+        "itl": itl,
+        "ttft": ttft,
+        "every": every,
+        "chunk": chunk,
+    }
+    return _verified(_prompt, asked, confirm, server)
+
+
+def _prompt(
+    streams: int,
+    context: int,
+    itl: float | None,
+    ttft: float | None,
+    every: float | None,
+    chunk: int | str | None,
+    confirm: bool,
+    server: PlanOptions,
+) -> SizePlan:
+    """Answer :func:`plan_prompt`."""
+    load = checked(streams, context, 1, 1, RARE if every is None else every)
+    site = make_site(server, 1, dict.fromkeys(("streams", "context", "itl", "ttft", "every", "chunk", "confirm")))
+    if site.info.rung == "fixed":
+        raise InputError("prefill_s is the time of a prompt of one length; the longest prompt needs a model and a GPU")
+    return _Question("prompt", "prompt", site, load, limits_of(False, itl=itl, ttft=ttft), chunk).answer(confirm)
+
+
+RARE = 1e6
+"""Time between prompts that do not come often enough to matter [s]."""
+MOST_STREAMS, MOST_TOKENS = 1_000_000, 10_000_000
+"""As many as are looked at; tokens where the model has no limit."""
+FLAGS = ("max_num_seqs", "token_budget", "max_model_len")
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is asked: a load of which one number is to be as large as the limits allow."""
+
+    plan: Literal["batch", "prompt"]
+    unknown: Unknown
+    site: Site
+    load: Steady
+    slo: Slo
+    chunk: int | str | None
+
+    def at(self, number: int) -> Steady:
+        """Return the load with that number."""
+        return replace(self.load, **{self.unknown: number})
+
+    def budget(self, load: Steady) -> int:
+        """Return the token budget of a load."""
+        if isinstance(self.chunk, str) and self.chunk not in ONE_STEP:
+            if self.chunk != "engine":
+                raise InputError(f"chunk must be a whole number, 'engine' or 'one-step', not {self.chunk!r}")
+            return self.site.default_budget
+        if self.chunk is None or isinstance(self.chunk, str):
+            return load.one_step if load.prompts else max(self.site.default_budget, load.streams)
+        return whole(self.chunk, "chunk", 1)
+
+    def seats(self, load: Steady) -> int:
+        """Return ``max_num_seqs`` that a load asks for: the streams and the prompt; for the longest prompt, the engine's own at least."""
+        needed = load.streams + load.prompts
+        return max(needed, self.site.default_seqs) if self.unknown != "streams" else needed
+
+    def limits(self) -> Mapping[str, Callable[[Steady], bool]]:
+        """Return what must hold, by the name of the limit."""
+        clock, slo = self.site.clock, self.slo
+        found: dict[str, Callable[[Steady], bool]] = {}
+        if (most := self._most_seqs()) is not None:
+            found["max_num_seqs"] = lambda load: load.streams + load.prompts <= most
+        if self.chunk is not None:
+            found["token_budget"] = lambda load: self.budget(load) >= load.streams + load.prompts
+        if (longest := self.site.most_tokens) is not None:
+            found["max_model_len"] = lambda load: max(load.context, load.prompt) + 1 <= longest
+        found["kv_memory"] = self._fits
+        if (tpot := slo.tpot_s) is not None:
+            found["tpot"] = lambda load: mean_gap_s(clock, load, self.budget(load)) <= tpot
+        if (itl := slo.itl_s) is not None:
+            found["itl"] = lambda load: longest_gap_s(clock, load, self.budget(load)) <= itl
+        if (ttft := slo.ttft_s) is not None:
+            found["ttft"] = lambda load: ttft_s(clock, load, self.budget(load)) <= ttft
+        if self.load.prompts:
+            found["load"] = lambda load: keeps_up(clock, load, self.budget(load))
+        return found
+
+    def _most_seqs(self) -> int | None:
+        """Return ``max_num_seqs`` as a limit: as asked for; where it is not, the answer says what to set it to."""
+        return None if self.site.options.get("max_num_seqs") is None else self.site.default_seqs
+
+    def _fits(self, load: Steady) -> bool:
+        budget = self.budget(load)
+        if load.prompts and budget <= load.streams:
+            return True  # another limit
+        free = room(self.site, budget, self.seats(load))
+        return free.blocks is None or needed_blocks(free, load) <= free.blocks
+
+    def answer(self, confirm: bool) -> SizePlan:
+        """Return the largest number for which all limits hold, the limits taken one after another, cheapest first."""
+        least, most = 1, MOST_STREAMS if self.unknown == "streams" else self.site.most_tokens or MOST_TOKENS
+        limits, bounds, reached, binding = self.limits(), [], most, ""
+        for name, holds in limits.items():
+            found = last_that(self._with(holds), least, most)
+            if found is None:
+                return self._refusal(name, limits)
+            bounds.append(Bound(limit=name, allows=None if found == most else found))
+            if found < reached:
+                reached, binding = found, name
+            if name in FLAGS:  # beyond them, times and memory have no meaning
+                most = found
+        for name, holds in limits.items():  # one that is not monotone may fail below where another one stops
+            found = last_that(self._with(holds), least, reached)
+            if found is None:
+                return self._refusal(name, limits)
+            if found < reached:
+                reached, binding = found, name
+        binds = self._sentence(binding, reached)
+        load = self.at(reached)
+        names = {"streams": "max_num_seqs", "context": "context_tokens", "prompt": "prompt_tokens"}
+        values: dict[str, Any] = {names[self.unknown]: self.seats(load) if self.unknown == "streams" else reached}
+        return self._document(
+            feasible=True,
+            binding=binding or "none",
+            binds=binds,
+            bounds=tuple(bounds),
+            advice=Advice(**values, binding=dict.fromkeys(values, binding or "none")),
+            at=self._check(reached, limits, confirm),
+            after=self._check(reached + 1, limits, confirm) if binding else None,
+        )
+
+    def _with(self, holds: Callable[[Steady], bool]) -> Callable[[int], bool]:
+        return lambda number: holds(self.at(number))
+
+    def _document(self, **rest: Any) -> SizePlan:
+        load = self.load
+        workload: dict[str, str | int | float | bool | None] = {
+            "kind": "interference" if load.prompts else "decode", "streams": load.streams, "context_tokens": load.context,
+            "prompt_tokens": load.prompt if load.prompts else None, "every_s": load.every if load.prompts else None,
+            "chunk_tokens": self.chunk,
+        }  # fmt: skip
+        workload[{"context": "context_tokens", "prompt": "prompt_tokens"}.get(self.unknown, self.unknown)] = None
+        if load.every == RARE:
+            workload["every_s"] = None
+        return SizePlan(
+            **head(self.site), plan=self.plan, unknown=self.unknown, workload=workload, limits=self.slo,
+            notes=self.site.notes, warnings=self.site.warnings, **rest,
+        )  # fmt: skip
+
+    def _sentence(self, binding: str, number: int) -> str:
+        what = {"streams": "sequences", "context": "tokens of context", "prompt": "tokens of prompt"}[self.unknown]
+        if not binding:
+            return f"no limit binds: {number:,} {what} are as many as are looked at"
+        after, clock = self.at(number + 1), self.site.clock
+        budget = self.budget(after)
+        if binding == "kv_memory":
+            why = no_room(self.site, after, budget, self.seats(after))
+        elif binding == "tpot":
+            why = f"one more makes the TPOT {over(mean_gap_s(clock, after, budget), self.slo.tpot_s or 0)}"
+        elif binding == "itl":
+            why = f"one more makes the longest gap {over(longest_gap_s(clock, after, budget), self.slo.itl_s or 0)}"
+        elif binding == "ttft":
+            why = f"one more makes the TTFT {over(ttft_s(clock, after, budget), self.slo.ttft_s or 0)}"
+        elif binding == "load":
+            why = f"with one more a prompt takes {ms(ttft_s(clock, after, budget))}, and the next comes after {ms(after.every)}"
+        elif binding == "max_num_seqs":
+            why = f"{self.site.default_seqs:,} sequences may run" + (
+                ", the prompt one of them" if after.prompts else ""
+            )
+        elif binding == "token_budget":
+            why = f"every sequence takes one of {budget:,} tokens per step"
+        else:
+            why = f"no sequence is longer than {self.site.most_tokens:,} tokens"
+        return f"{number:,} {what}: {NAMES[binding]} binds; {why}"
+
+    def _refusal(self, binding: str, limits: Mapping[str, Callable[[Steady], bool]]) -> SizePlan:
+        """Return the answer where not even one will do."""
+        load, clock = self.at(1), self.site.clock
+        budget = self.budget(load)
+        one = {"streams": "one sequence", "context": "a context of one token", "prompt": "a prompt of one token"}[
+            self.unknown
+        ]
+        near: list[Nearest | None] = []
+        if binding == "kv_memory":
+            seats = self.seats(load)
+            text = f"{one} does not fit: {no_room(self.site, load, budget, seats)}"
+            near = [
+                more_gpus(self.site, load, budget, seats),
+                fewer_streams(self.site, load, budget, seats) if load.streams > 1 else None,
+            ]
+        elif binding in ("tpot", "itl", "ttft"):
+            measures = {"tpot": mean_gap_s, "itl": longest_gap_s, "ttft": ttft_s}
+            reached, allowed = measures[binding](clock, load, budget), getattr(self.slo, f"{binding}_s")
+            text = f"{one} is over the limit: {binding.upper()} {over(reached, allowed)}"
+            if reached < float("inf"):
+                near = [nearest_limit(binding, reached, f"with {one}")]
+        elif binding == "load":
+            took = ttft_s(clock, load, budget)
+            text = f"prompts come faster than they are taken: one takes {ms(took)}, and the next comes after {ms(load.every)}"
+            near = [Nearest(change="--every", value=up(took), text=f"a prompt every {ms(up(took))}")]
+        elif binding == "token_budget":
+            text = f"a token budget of {budget:,} has no room for {load.streams + load.prompts:,} sequences"
+            near = [
+                Nearest(
+                    change="--chunk", value=load.streams + load.prompts, text=f"--chunk {load.streams + load.prompts}"
+                )
+            ]
+        elif binding == "max_num_seqs":
+            text = f"max_num_seqs {self.site.default_seqs:,} has no place for {load.streams + load.prompts:,} sequences"
+            near = [
+                Nearest(
+                    change="--max-num-seqs",
+                    value=load.streams + load.prompts,
+                    text=f"--max-num-seqs {load.streams + load.prompts}",
+                )
+            ]
+        else:
+            longest = max(load.context, load.prompt) + 1
+            text = f"{longest:,} tokens are more than max_model_len, {self.site.most_tokens:,}"
+            near = [Nearest(change="--max-model-len", value=longest, text=f"--max-model-len {longest}")]
+        return self._document(
+            feasible=False, binding=binding, binds=text, nearest=tuple(each for each in near if each is not None)
+        )
+
+    def _check(self, number: int, limits: Mapping[str, Callable[[Steady], bool]], confirm: bool) -> Checked:
+        """Return what a number leads to."""
+        load, clock = self.at(number), self.site.clock
+        budget = self.budget(load)
+        free = room(self.site, budget, self.seats(load))
+        blocks = {"kv_blocks_needed": needed_blocks(free, load), "kv_blocks": free.blocks}
+        if load.prompts and budget <= load.streams:
+            return Checked(value=number, meets=False, **blocks)
+        mean = mean_gap_s(clock, load, budget)
+        if load.prompts and step_count(load.prompt, load.prompts, budget - load.streams) > MAX_STEPS:
+            confirm = False
+        return Checked(
+            value=number,
+            meets=all(holds(load) for holds in limits.values()),
+            itl_s=longest_gap_s(clock, load, budget),
+            tpot_s=mean if mean < float("inf") else None,
+            ttft_s=ttft_s(clock, load, budget) if load.prompts else None,
+            **blocks,
+            **(self._simulated(load, budget) if confirm else {}),
+        )
+
+    def _simulated(self, load: Steady, budget: int) -> dict[str, Any]:
+        if load.every == RARE:  # as often as it takes to see a prompt or two
+            load = replace(load, every=4 * ttft_s(self.site.clock, load, budget))
+        return interference_numbers(self.site, load, budget if load.prompts else None)

@@ -1,0 +1,111 @@
+"""The closed form of the long-prompt load: streams that decode all the time, and prompts that come among them every so often.
+
+It counts as the simulator does: contexts of the streams are held, a chunk of one token is a decode, prompts go in the order in which they
+came. So the longest gap is exactly that of :func:`costmodel.simulate_interference`, as long as a prompt is done before the next one comes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodel.checks import MAX_SECONDS, positive, whole
+from costmodel.equations.work import Chunk
+from costmodel.simulation.clock import Clock, decode_alike
+from costmodel.spike import mixed_steps, step_count, tallest_candidates, visibility
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """A load.
+
+    Attributes:
+        streams, context: that decode, and tokens that each has in the KV cache.
+        prompt, prompts: tokens of a long prompt, and how many come at once; 0 prompts for none.
+        every: seconds from one to the next.
+    """
+
+    streams: int
+    context: int
+    prompt: int = 0
+    prompts: int = 0
+    every: float = 10.0
+
+    @property
+    def one_step(self) -> int:
+        """Token budget that takes the prompts in one step beside the streams."""
+        return self.prompt * self.prompts + self.streams
+
+
+def checked(streams: int, context: int, prompt: int, prompts: int, every: float) -> Steady:
+    """Return a load, or raise :class:`InputError` for a number that cannot be."""
+    return Steady(
+        whole(streams, "streams", 1, 1_000_000),
+        whole(context, "context", 1),
+        whole(prompt, "prompt", 1),
+        whole(prompts, "prompts", 1, 4096),
+        positive(every, "every", MAX_SECONDS),
+    )
+
+
+def decode_s(clock: Clock, load: Steady) -> float:
+    """Return the time of a decode step of all streams [s]."""
+    return decode_alike(clock, load.streams, load.context)
+
+
+def mixed_s(clock: Clock, load: Steady, chunks: Sequence[Chunk]) -> float:
+    """Return the time of a step with these chunks beside the streams [s]."""
+    decodes, alone = load.streams, [chunk for chunk in chunks if chunk.tokens == 1]
+    reads = []
+    for window in clock.windows:
+        read = load.streams * (load.context + 1 if window is None else min(load.context + 1, window))
+        reads.append(read + sum(_seen(chunk, window) for chunk in alone))
+    sizes = [(int(chunk.tokens), int(chunk.cached)) for chunk in chunks if chunk.tokens != 1]
+    decodes += len(alone)
+    return clock.mixed(sizes, decodes, reads) if sizes else clock.decode(decodes, reads)
+
+
+def _seen(chunk: Chunk, window: int | None) -> float:
+    read = chunk.cached + 1
+    return float(read if window is None else min(read, window))
+
+
+def longest_gap_s(clock: Clock, load: Steady, budget: int) -> float:
+    """Return the longest gap that a stream sees [s]: a mixed step, of those that can be the longest, or the decode step."""
+    decode = decode_s(clock, load)
+    if not load.prompts:
+        return decode
+    steps = tallest_candidates(load.prompt, load.prompts, budget - load.streams)
+    return max(decode, *(mixed_s(clock, load, chunks) for chunks in steps))
+
+
+def first_step_s(clock: Clock, load: Steady, budget: int) -> float:
+    """Return the time of the first mixed step, which never falls with the budget, unlike the longest one [s]."""
+    return mixed_s(clock, load, next(mixed_steps(load.prompt, load.prompts, budget - load.streams)))
+
+
+def drain_s(clock: Clock, load: Steady, budget: int) -> float:
+    """Return Σ T_mixed, the time of all steps of the prompts of one injection [s]."""
+    steps = mixed_steps(load.prompt, load.prompts, budget - load.streams)
+    return math.fsum(mixed_s(clock, load, chunks) for chunks in steps)
+
+
+def ttft_s(clock: Clock, load: Steady, budget: int) -> float:
+    """Return the TTFT of the last of the prompts if they come just after a step began [s]: T_dec + Σ T_mixed."""
+    return decode_s(clock, load) + drain_s(clock, load, budget)
+
+
+def mean_gap_s(clock: Clock, load: Steady, budget: int) -> float:
+    """Return the mean gap of a stream, its TPOT [s]: τ ÷ gaps per period; infinite where prompts come too fast."""
+    decode = decode_s(clock, load)
+    if not load.prompts:
+        return decode
+    steps = step_count(load.prompt, load.prompts, budget - load.streams)
+    seen = visibility(drain_s(clock, load, budget), steps, decode, load.every)
+    return math.inf if seen.overload else load.every / seen.gaps
+
+
+def keeps_up(clock: Clock, load: Steady, budget: int) -> bool:
+    """Tell whether the prompts of one injection are done before the next come, whatever step they come in."""
+    return not load.prompts or ttft_s(clock, load, budget) <= load.every
