@@ -22,7 +22,7 @@ from costmodel.validation.fitting.holdout import LEVEL, Errors
 from costmodel.validation.fitting.measured import KINDS, StepFit, fit_steps
 from costmodel.validation.fitting.step_calibration import step_calibration
 from costmodel.validation.fitting.step_model import label
-from costmodel.validation.lines import MOST_BYTES
+from costmodel.lines import MOST_BYTES
 from costmodel.validation.measurements.files import read_measurement
 from costmodel.validation.measurements.types import Measurement
 

@@ -17,7 +17,7 @@ from costmodel.validation.checking.interference import check_experiment, experim
 from costmodel.validation.checking.served import check_run
 from costmodel.validation.checking.steps import check_steps
 from costmodel.validation.interference.records import read_record
-from costmodel.validation.lines import MOST_BYTES
+from costmodel.lines import MOST_BYTES
 from costmodel.validation.measurements.files import read_measurement
 
 MEASUREMENT: Final = "costmodel.measurement/"

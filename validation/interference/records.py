@@ -32,7 +32,7 @@ from pydantic import BaseModel, Field, ValidationError
 from costmodel.hardware.errors import InputError, shown
 from costmodel.hardware.profile import Frozen
 from costmodel.hardware.reading import read_text, shown_path
-from costmodel.validation.lines import MOST_BYTES, Lines
+from costmodel.lines import MOST_BYTES, Lines
 from costmodel.validation.measurements.types import Machine, Model
 
 LATE = 0.02
