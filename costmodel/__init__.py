@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from costmodel.simulation.running import Limits
     from costmodel.simulation.simulating import simulate_interference, simulate_load, simulate_trace
     from costmodel.solving import Solution, solve
+    from costmodel.sweeping.asking import sweep
+    from costmodel.sweeping.results import Sweep
+    from costmodel.sweeping.rows import SimulatedRow, StepRow
     from costmodel.symbolic.formulas import Formula, formula
     from costmodel.symbolic.sensitivity import elasticities
     from costmodel.vectorised import step_times
@@ -52,8 +55,11 @@ _HOMES = {
     "Pools": "costmodel.simulation.pools",
     "Prediction": "costmodel.documents",
     "Predictions": "costmodel.documents",
+    "SimulatedRow": "costmodel.sweeping.rows",
     "Simulation": "costmodel.simulation.results",
     "Solution": "costmodel.solving",
+    "StepRow": "costmodel.sweeping.rows",
+    "Sweep": "costmodel.sweeping.results",
     "UnsupportedError": "costmodel.errors",
     "closed_loop": "costmodel.clients",
     "deploy": "costmodel.deployment",
@@ -71,6 +77,7 @@ _HOMES = {
     "simulate_trace": "costmodel.simulation.simulating",
     "solve": "costmodel.solving",
     "step_times": "costmodel.vectorised",
+    "sweep": "costmodel.sweeping.asking",
 }
 """Public name → module that defines it."""
 
@@ -90,8 +97,11 @@ __all__ = [
     "Pools",
     "Prediction",
     "Predictions",
+    "SimulatedRow",
     "Simulation",
     "Solution",
+    "StepRow",
+    "Sweep",
     "UnsupportedError",
     "__version__",
     "closed_loop",
@@ -110,6 +120,7 @@ __all__ = [
     "simulate_trace",
     "solve",
     "step_times",
+    "sweep",
 ]
 
 
