@@ -18,6 +18,10 @@ COMMANDS = {
         "costmodel.cli.simulate_command",
         "Continuous batching, step by step: what users feel, under load or when a long prompt comes.",
     ),
+    "sweep": (
+        "costmodel.cli.sweep_command",
+        "Grids of configurations, predicted or simulated: GPUs, models, TP, dtypes, budgets, loads.",
+    ),
     "plan": ("costmodel.cli.plan_command", "Limits of a server and what binds them: memory."),
     "interfere": (
         "costmodel.cli.interfere_command",

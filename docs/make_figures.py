@@ -18,6 +18,10 @@ FIGURES = {
     "percentiles.png": ["simulate", "interference", "--chunk", "512,2048,one-step", "--figure", "percentiles"],
     "distribution.png": ["simulate", "interference", "--chunk", "512,2048,one-step", "--figure", "distribution"],
     "memory.png": ["plan", "memory", "--figure", "gpus"],
+    "pareto.png": [
+        *("sweep", "--gpu", "h100,h200,b200,a100,l40s", "--tp", "1,2", "--dtype", "bf16,fp8"),
+        *("--streams", "1,2,4,8,16,32,64,128,256", "--prompt", "1000", "--output", "500"),
+    ],
     "load.png": ["simulate", "load", "--rate", "12", "--burstiness", "0.3", "--spread", "0.8", "--kv-tokens", "80k"],
 }
 """File → command that draws it, without the file."""

@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.architecture.source import load_model
 from costmodel.calibrations import choose_calibration
 from costmodel.checks import choice
 from costmodel.deployment import Deployment, deploy
-from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import InputError, shown
 from costmodel.prices import check_prices
 from costmodel.simulation.running import Limits
@@ -153,8 +151,7 @@ def _step_columns(grid: Grid, placed: dict[str, Any], fitted: dict[str, Any]) ->
         try:
             deployment = deploy(**each, **placed)
         except InputError as error:
-            name, part = load_model(each["model"])[0].name, load_gpu(each["gpu"])[1].name
-            blocks.append(unanswered(grid, each["tp"], each["dtype"], name, part, str(error)))
+            blocks.append(unanswered(grid, each, str(error)))
             continue
         blocks.append(sweep_steps(deployment, _calibration(deployment, fitted), grid))
     return {name: joined(type_, [block[name] for block in blocks]) for name, type_ in types_of("steps").items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,8 +30,10 @@ def run_on_dask(configurations: Sequence[Configuration], address: str) -> Iterat
     if importlib.util.find_spec("distributed") is None:
         raise InputError("--dask needs distributed (pip install 'llm-costmodel[dask]')")
     from distributed import Client, as_completed
+    from distributed.comm import get_address_host_port
 
-    try:
+    try:  # a client that finds nobody takes long to close
+        socket.create_connection(get_address_host_port(address), CONNECT_S).close()
         client = Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:  # a TimeoutError is an OSError
         raise InputError(f"no Dask scheduler answers at {shown(address)}: {error or type(error).__name__}") from None
@@ -41,7 +44,7 @@ def run_on_dask(configurations: Sequence[Configuration], address: str) -> Iterat
             client.submit(simulate_there, each, costmodel.__version__, pure=False): number
             for number, each in enumerate(configurations)
         }
-        for future in as_completed(asked):
+        for future in as_completed(asked, loop=client.loop):
             error = future.exception()
             if error is not None:
                 raise _told(error)

@@ -72,8 +72,11 @@ def simulate_configuration(configuration: Configuration) -> dict[str, Any]:
 
 
 def row_of(document: Simulation) -> dict[str, Any]:
-    """Return the columns of a simulation."""
+    """Return the columns of a simulation; only the ``problem`` of one whose KV cache does not fit."""
     result = document.result or document.injected
+    if document.server.kv_tokens is None:  # simulated as if memory had no end
+        reason = next((text for text in document.warnings if "leave no room" in text or "does not fit" in text), "")
+        return {"problem": reason.partition(":")[0] if reason.startswith("the weights") else reason.partition("; ")[0]}
     assert result is not None  # it was not interrupted
     made = _measured(result) | {
         "gpus": document.server.gpus,

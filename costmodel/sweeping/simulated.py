@@ -10,11 +10,13 @@ from typing import Any, Literal
 
 from costmodel.architecture.source import load_model
 from costmodel.calibrations import choose_calibration
+from costmodel.checks import positive, whole
 from costmodel.deployment import Deployment, deploy
 from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import InputError
 from costmodel.simulation.options import check_options
 from costmodel.simulation.running import Limits
+from costmodel.simulation.workloads import closed_loop, gamma
 from costmodel.sweeping.columns import columns_of
 from costmodel.sweeping.configurations import Configuration, file_stamps, key_of
 from costmodel.sweeping.grid import INNER, Grid
@@ -26,7 +28,8 @@ from costmodel.sweeping.runners import Numbered
 MOST_SIMULATIONS = 1_000_000
 DEFAULT_EVERY_S = 10.0
 """From one injection to the next, where no rate is given."""
-DEFAULT_DURATION_S = 40.0
+LEAST_DURATION_S, LEAST_INJECTIONS = 40.0, 4
+"""How long the long-prompt experiment lasts, where no duration is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,7 @@ def _relevant(grid: Grid, asked: Asked) -> Grid:
                 raise InputError(f"{name} is for a load; the long-prompt experiment has streams and injections")
         return _without(grid, "output", "the long-prompt experiment has standing streams", None)
     rated = [rate for rate in grid.rate if rate is not None]
+    _check_load(asked, bool(rated))
     if rated and len(rated) < len(grid.rate):
         raise InputError("a load has either clients or arrivals at a rate: give numbers for all of rate, or none")
     if None in grid.output:
@@ -126,6 +130,22 @@ def _relevant(grid: Grid, asked: Asked) -> Grid:
         raise InputError("chunk must be a number of tokens for a load, or 'engine' for vLLM's default")
     grid = _without(grid, "context", "a load makes its own", 0)
     return _without(grid, "streams", "requests at a rate are no clients", 1) if rated else grid
+
+
+def _check_load(asked: Asked, rated: bool) -> None:
+    """Raise :class:`InputError` for what can be no load, whatever the row."""
+    if rated:
+        gamma(1.0, asked.burstiness, 1, 1, requests=1, spread=asked.spread, seed=asked.seed)
+        if asked.requests is not None and asked.duration is not None:
+            raise InputError("give either requests or duration, not both")
+    else:
+        if asked.duration is not None:
+            raise InputError("a closed loop ends after a number of requests, not after a duration")
+        closed_loop(1, 1, 1, 1, asked.spread, asked.seed)
+    if asked.requests is not None:
+        whole(asked.requests, "requests", 1)
+    if asked.duration is not None:
+        positive(asked.duration, "duration")
 
 
 def _without(grid: Grid, name: str, why: str, value: Any) -> Grid:
@@ -183,7 +203,7 @@ def _workload(point: dict[str, Any], asked: Asked) -> dict[str, Any]:
             "context": point["context"],
             "every": every,
             "first": every / 2,
-            "duration": DEFAULT_DURATION_S if asked.duration is None else asked.duration,
+            "duration": max(LEAST_DURATION_S, LEAST_INJECTIONS * every) if asked.duration is None else asked.duration,
         }
     return {
         "clients": point["streams"] if point["rate"] is None else None,

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.architecture.source import load_model
 from costmodel.building import build_parameters, roofline_parameters
 from costmodel.deployment import Deployment
-from costmodel.engine import default_max_num_seqs, default_token_budget
+from costmodel.engine import default_max_num_seqs, default_token_budget, part_token_budget
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.hardware.calibration import Calibration
+from costmodel.hardware.catalog import load_gpu
 from costmodel.rungs import MAX_STEPS
 from costmodel.sweeping.columns import Column, Floats
 from costmodel.sweeping.fitting import needed_bytes, room_of
@@ -91,20 +93,20 @@ def sweep_steps(deployment: Deployment, fitted: Calibration | None, grid: Grid) 
     return _columns(grid, values, texts, problem, problem_texts(deployment))
 
 
-def unanswered(grid: Grid, tp: int, dtype: str | None, model: str, gpu: str, reason: str) -> dict[str, Column]:
+def unanswered(grid: Grid, each: dict[str, Any], reason: str) -> dict[str, Column]:
     """Return the columns of a deployment that there cannot be: the configurations, and why."""
-    points = points_of(grid, 0)
-    chunk = np.where(points.chunk == 0, np.nan, points.chunk)  # the engine's own is that of no deployment
+    profile, part = load_gpu(each["gpu"])
+    points = points_of(grid, part_token_budget(profile))
     values = {
-        "tensor_parallel": float(tp),
-        "chunk_tokens": chunk,
+        "tensor_parallel": float(each["tp"]),
+        "chunk_tokens": points.chunk,
         "rate_per_s": points.rate,
         "prompt_tokens": points.prompt,
         "streams": points.streams,
         "context_tokens": points.context,
         "output_tokens": points.output,
     }
-    texts = {"model": model, "gpu": gpu, "dtype": dtype, "rung": None}
+    texts = {"model": load_model(each["model"])[0].name, "gpu": part.name, "dtype": each["dtype"], "rung": None}
     return _columns(grid, values, texts, np.ones(grid.inner, dtype=np.intp), ("", reason))
 
 

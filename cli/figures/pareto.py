@@ -1,0 +1,154 @@
+"""Figure: throughput of a GPU against what a user waits for a token, one line per GPU and model, the frontier marked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from costmodel.cli.figures import style
+from costmodel.cli.text import count, plural, significant
+from costmodel.hardware.catalog import title
+from costmodel.hardware.errors import InputError
+from costmodel.sweeping.pareto import frontier
+from costmodel.sweeping.results import Sweep
+
+MOST_POINTS: Final = 4000
+"""More points of a series are thinned out; those of its frontier never."""
+
+COLUMNS: Final = {
+    "tpot": "output_tokens_per_s_per_gpu",
+    "interactivity": "output_tokens_per_s_per_gpu",
+    "price": "output_tokens_per_price",
+}
+LABELS: Final = {
+    "output_tokens_per_s_per_gpu": "output tokens/s per GPU",
+    "output_tokens_per_price": "output tokens for one unit of the price table",
+}
+_RING: Final = 17
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """Rows of one model on one GPU.
+
+    Attributes:
+        name: for the legend.
+        places: of all its rows.
+        best: of those on its own frontier, by rising TPOT.
+    """
+
+    name: str
+    places: np.ndarray
+    best: np.ndarray
+
+
+def draw_pareto(found: Sweep, figure: str) -> Figure:
+    """Draw the rows of a sweep.
+
+    Args:
+        found: rows with a TPOT.
+        figure: ``tpot``, ``interactivity`` (tokens/s that one user gets) or ``price`` (tokens for their price, against TPOT).
+
+    Raises:
+        InputError: no row has an answer, or there are more lines than can be told apart.
+    """
+    gain_name = COLUMNS[figure]
+    tpot, gain = found.numbers("tpot_s"), found.numbers(gain_name)
+    best = frontier(tpot, gain)
+    if not len(best):
+        what = "a price and a TPOT" if figure == "price" else "a TPOT"
+        raise InputError(f"there is nothing to draw: no row has {what} (see the reasons in the table)")
+    series = series_of(found, tpot, gain)
+    if len(series) > len(style.LOOKS):
+        raise InputError(
+            f"{len(series)} lines, one for each model on each GPU, are more than the {len(style.LOOKS)} that can be told apart; "
+            "sweep fewer of them"
+        )
+    across = 1 / tpot if figure == "interactivity" else tpot * 1e3
+    with style.styled():
+        drawn = style.new_figure()
+        style.add_frame(drawn, _title(found, series, best, figure), _footer(found))
+        axes = drawn.subplots()
+        handles = []
+        for each, (color, line, marker) in zip(series, style.LOOKS, strict=False):
+            others = each.places[:: -(-len(each.places) // MOST_POINTS)]
+            axes.plot(across[others], gain[others], marker, color=color, markersize=4, alpha=0.35, linestyle="", zorder=2)
+            looks: dict[str, Any] = {"color": color, "linestyle": line, "marker": marker, "linewidth": 2.4, "markersize": 8}
+            looks |= {"markeredgecolor": "white", "markeredgewidth": 0.6}
+            axes.plot(across[each.best], gain[each.best], zorder=3, **looks)
+            handles.append(Line2D([], [], **looks))
+        ring: dict[str, Any] = {
+            "marker": "o", "markersize": _RING, "markerfacecolor": "none", "markeredgecolor": style.INK, "linestyle": "",
+            "markeredgewidth": 1.4,
+        }  # fmt: skip
+        axes.plot(across[best], gain[best], zorder=4, **ring)
+        handles.append(Line2D([], [], **{**ring, "markersize": 11}))
+        _scale(axes, across[~np.isnan(across) & ~np.isnan(gain)])
+        axes.set_xlabel("tokens/s that one user gets" if figure == "interactivity" else "time per output token [ms]")
+        axes.set_ylabel(LABELS[gain_name])
+        axes.yaxis.set_major_formatter(lambda value, _: style.plain(value))
+        axes.grid(True)
+        style.add_legend(drawn, handles, [*(each.name for each in series), "no row beats it"], 3)
+        style.settle(drawn)
+    return drawn
+
+
+def series_of(found: Sweep, tpot: np.ndarray, gain: np.ndarray) -> list[Series]:
+    """Return the rows with an answer, model by model and GPU by GPU; parts by their titles, models where there are several."""
+    there = np.flatnonzero(~np.isnan(tpot) & ~np.isnan(gain))
+    model, gpu = found.columns["model"], found.columns["gpu"]
+    pairs = np.unique(np.stack([model.values[there], gpu.values[there]]), axis=1).T.astype(int).tolist()
+    several = len({first for first, _ in pairs}) > 1
+    made = []
+    for first, second in pairs:
+        places = there[(model.values[there] == first) & (gpu.values[there] == second)]
+        name = _part(gpu.texts[second])
+        name = f"{model.texts[first]}, {name}" if several else name
+        made.append(Series(name, places, places[frontier(tpot[places], gain[places])]))
+    return made
+
+
+def _part(gpu: str) -> str:
+    try:
+        return title(gpu)
+    except (InputError, KeyError):  # a profile of one's own
+        return gpu
+
+
+def _scale(axes: Axes, across: np.ndarray) -> None:
+    """Begin both axes at zero, or make that of the waiting time logarithmic where it spans more than a decade."""
+    axes.set_ylim(bottom=0)
+    low, high = float(across.min()), float(across.max())
+    if high > 10 * low:
+        axes.set_xscale("log")
+        axes.set_xlim(low / 1.15, high * 1.15)
+        ticks = style.decades(*axes.get_xlim())
+        axes.xaxis.set_ticks(ticks, [style.plain(tick) for tick in ticks])
+        axes.xaxis.set_ticks([], minor=True)
+    else:
+        axes.set_xlim(left=0)
+
+
+def _title(found: Sweep, series: list[Series], best: np.ndarray, figure: str) -> str:
+    """Say what the row with most throughput is."""
+    top = found.rows[int(best[-1])]
+    name = next(each.name for each in series if best[-1] in each.places)
+    placed = f"{name}, TP {top.tensor_parallel}, {top.dtype}"
+    gain = getattr(top, COLUMNS[figure])
+    what = "tokens for a unit of price" if figure == "price" else "tokens/s per GPU"
+    return f"Most {what}: {placed}, {significant(gain, 3)} at {significant((top.tpot_s or 0) * 1e3, 3)} ms per token"
+
+
+def _footer(found: Sweep) -> str:
+    answered = int((~found.columns["tpot_s"].missing).sum())
+    how = {"steps": "closed form", "load": "simulated load", "interference": "simulated long-prompt experiment"}[found.kind]
+    models = found.columns["model"].texts
+    rungs = " and ".join(found.columns["rung"].texts)
+    about = [models[0] if len(models) == 1 else plural(len(models), "model"), how, rungs]
+    about += [f"{count(answered)} of {plural(len(found), 'row')}", style.creator()]
+    return " · ".join(about)
