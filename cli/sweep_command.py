@@ -24,7 +24,9 @@ INTERRUPTED = 130
 FIGURES = ("tpot", "interactivity", "price")
 
 
-@click.command("sweep", epilog="Options that show [,…] take several values, and may be given again. Docs: docs/sweep.md.")
+@click.command(
+    "sweep", epilog="Options that show [,…] take several values, and may be given again. Docs: docs/sweep.md."
+)
 @axis_options
 @model_options
 @simulation_options
@@ -41,9 +43,7 @@ FIGURES = ("tpot", "interactivity", "price")
     help="What --plot draws: against TPOT or against tokens/s of a user; tokens per price.  [default: tpot]",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite the files that --out and --plot name.")
-def command(
-    out: Path | None, as_json: bool, plot: Path | None, figure: str | None, force: bool, **options: Any
-) -> int:
+def command(out: Path | None, as_json: bool, plot: Path | None, figure: str | None, force: bool, **options: Any) -> int:
     """Predict or simulate every combination of GPUs, models, TP, dtypes, token budgets and loads.
 
     A combination that cannot be is a row with the reason. Without --simulate a million rows take seconds; simulations run on all cores

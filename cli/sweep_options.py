@@ -116,7 +116,7 @@ SIMULATION_ONLY = (
 )
 
 
-def take_axes(options: dict[str, Any]) -> dict[str, list[Any]]:
+def take_axes(options: dict[str, Any]) -> dict[str, Any]:
     """Take the axes that were given out of the options."""
     given = {name: [value for values in options.pop(name) for value in values] for name in AXES}
     return {name: values for name, values in given.items() if values}

@@ -36,7 +36,9 @@ class ProgressLine:
         self._first = self._first or (now, done)
         if self._shows and (now - self._last > EVERY_S or done == total):
             self._last = now
-            click.echo(CLEAR + progress_text(done, total, now - self._first[0], done - self._first[1]), err=True, nl=False)
+            click.echo(
+                CLEAR + progress_text(done, total, now - self._first[0], done - self._first[1]), err=True, nl=False
+            )
 
 
 def progress_text(done: int, total: int, seconds: float, fresh: int) -> str:

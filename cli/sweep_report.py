@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from costmodel.cli.text import count, milliseconds, percent, plural, significant, table, wrapped
-from costmodel.sweeping.pareto import frontier
+from costmodel.sweeping.pareto import frontiers
 
 if TYPE_CHECKING:
     from costmodel.sweeping.columns import Column
@@ -27,7 +27,11 @@ MEASURES = {
     "load": {"itl_max_s": "ITL max ms", "ttft_p99_s": "TTFT p99 ms", "goodput_share": "good"},
     "interference": {"itl_max_s": "ITL max ms", "itl_p50_s": "ITL p50 ms", "ttft_s": "TTFT ms"},
 }
-COMMON = {"tpot_s": "TPOT ms", "output_tokens_per_s_per_gpu": "tokens/s per GPU", "output_tokens_per_price": "tokens/price"}
+COMMON = {
+    "tpot_s": "TPOT ms",
+    "output_tokens_per_s_per_gpu": "tokens/s per GPU",
+    "output_tokens_per_price": "million tokens/price",
+}
 
 
 def report(found: Sweep) -> str:
@@ -42,9 +46,10 @@ def report(found: Sweep) -> str:
     parts = [_summary(found, int(answered.sum()))]
     places: Sequence[int] = range(total)
     if total > MOST_ROWS:
-        places = frontier(found.numbers("tpot_s"), found.numbers("output_tokens_per_s_per_gpu")).tolist()
+        tpot, gain = found.numbers("tpot_s"), found.numbers("output_tokens_per_s_per_gpu")
+        places = frontiers(columns["model"].values, tpot, gain).tolist()
         parts.append(
-            f"Of them {plural(len(places), 'row')} with fewer milliseconds per token or more tokens/s per GPU than any other "
+            f"{plural(len(places), 'row')} that no other row of the same model beats in both TPOT and tokens/s per GPU "
             "(--out FILE has all):"
         )
         places = _thinned(places)
@@ -53,7 +58,8 @@ def report(found: Sweep) -> str:
     if reasons := _reasons(columns["problem"]):
         parts.append(reasons)
     parts += [wrapped(f"note: {note}") for note in found.notes]
-    floors = sum(1 for value in columns["rung"].python() if value == "roofline") if total <= 10**6 else 0
+    rung = columns["rung"]
+    floors = int((rung.values == rung.texts.index("roofline")).sum()) if "roofline" in rung.texts else 0
     if floors:
         parts.append(f"{plural(floors, 'row')} at datasheet rates, a floor: nothing was measured on those parts.")
     return "\n\n".join(parts)
@@ -108,15 +114,15 @@ def _written(name: str, value: Any) -> str:
     if name in ("fraction_of_gaps", "goodput_share"):
         return percent(value)
     if isinstance(value, float):
-        return significant(value)
+        return significant(value / 1e6 if name == "output_tokens_per_price" else value)
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _reasons(column: Column) -> str:
-    counted = Counter(value for value in column.values.tolist() if value == value)
+    counted = Counter(column.values[~column.missing].astype(int).tolist())
     if not counted:
         return ""
-    lines = [f"  {number:,} × {column.texts[int(place)]}" for place, number in counted.most_common(MOST_REASONS)]
+    lines = [f"  {number:,} × {column.texts[place]}" for place, number in counted.most_common(MOST_REASONS)]
     if len(counted) > MOST_REASONS:
         lines.append(f"  and {plural(len(counted) - MOST_REASONS, 'other reason')}")
     return "\n".join(["Without an answer, or without all of it:", *(wrapped(line) for line in lines)])

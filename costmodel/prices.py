@@ -51,6 +51,8 @@ def _resolved(pairs: Iterable[tuple[Any, Any]], where: str) -> dict[str, float]:
     for name, price in pairs:
         try:
             gpu = load_gpu(str(name))[1].name
+            if isinstance(price, bool):
+                raise InputError(f"price of {gpu} must be a number, not {price}")
             value = positive(price, f"price of {gpu}", MOST_PRICE)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None

@@ -14,7 +14,7 @@ from costmodel.cli.figures import style
 from costmodel.cli.text import count, plural, significant
 from costmodel.hardware.catalog import title
 from costmodel.hardware.errors import InputError
-from costmodel.sweeping.pareto import frontier
+from costmodel.sweeping.pareto import frontier, frontiers
 from costmodel.sweeping.results import Sweep
 
 MOST_POINTS: Final = 4000
@@ -27,7 +27,7 @@ COLUMNS: Final = {
 }
 LABELS: Final = {
     "output_tokens_per_s_per_gpu": "output tokens/s per GPU",
-    "output_tokens_per_price": "output tokens for one unit of the price table",
+    "output_tokens_per_price": "million output tokens per unit of price",
 }
 _RING: Final = 17
 
@@ -58,8 +58,8 @@ def draw_pareto(found: Sweep, figure: str) -> Figure:
         InputError: no row has an answer, or there are more lines than can be told apart.
     """
     gain_name = COLUMNS[figure]
-    tpot, gain = found.numbers("tpot_s"), found.numbers(gain_name)
-    best = frontier(tpot, gain)
+    tpot, gain = found.numbers("tpot_s"), found.numbers(gain_name) / (1e6 if figure == "price" else 1.0)
+    best = frontiers(found.columns["model"].values, tpot, gain)
     if not len(best):
         what = "a price and a TPOT" if figure == "price" else "a TPOT"
         raise InputError(f"there is nothing to draw: no row has {what} (see the reasons in the table)")
@@ -72,28 +72,36 @@ def draw_pareto(found: Sweep, figure: str) -> Figure:
     across = 1 / tpot if figure == "interactivity" else tpot * 1e3
     with style.styled():
         drawn = style.new_figure()
-        style.add_frame(drawn, _title(found, series, best, figure), _footer(found))
+        style.add_frame(drawn, _title(found, series, gain, figure), _footer(found))
         axes = drawn.subplots()
         handles = []
         for each, (color, line, marker) in zip(series, style.LOOKS, strict=False):
             others = each.places[:: -(-len(each.places) // MOST_POINTS)]
-            axes.plot(across[others], gain[others], marker, color=color, markersize=4, alpha=0.35, linestyle="", zorder=2)
-            looks: dict[str, Any] = {"color": color, "linestyle": line, "marker": marker, "linewidth": 2.4, "markersize": 8}
+            faint: dict[str, Any] = {"color": color, "markersize": 4, "alpha": 0.35, "linestyle": "", "clip_on": False}
+            axes.plot(across[others], gain[others], marker, zorder=2, **faint)
+            looks: dict[str, Any] = {
+                "color": color,
+                "linestyle": line,
+                "marker": marker,
+                "linewidth": 2.4,
+                "markersize": 8,
+            }
             looks |= {"markeredgecolor": "white", "markeredgewidth": 0.6}
-            axes.plot(across[each.best], gain[each.best], zorder=3, **looks)
+            axes.plot(across[each.best], gain[each.best], zorder=3, clip_on=False, **looks)
             handles.append(Line2D([], [], **looks))
         ring: dict[str, Any] = {
             "marker": "o", "markersize": _RING, "markerfacecolor": "none", "markeredgecolor": style.INK, "linestyle": "",
             "markeredgewidth": 1.4,
         }  # fmt: skip
-        axes.plot(across[best], gain[best], zorder=4, **ring)
+        axes.plot(across[best], gain[best], zorder=4, clip_on=False, **ring)
         handles.append(Line2D([], [], **{**ring, "markersize": 11}))
         _scale(axes, across[~np.isnan(across) & ~np.isnan(gain)])
         axes.set_xlabel("tokens/s that one user gets" if figure == "interactivity" else "time per output token [ms]")
         axes.set_ylabel(LABELS[gain_name])
         axes.yaxis.set_major_formatter(lambda value, _: style.plain(value))
         axes.grid(True)
-        style.add_legend(drawn, handles, [*(each.name for each in series), "no row beats it"], 3)
+        names = [*(each.name for each in series), "no row of the model beats it"]
+        style.add_legend(drawn, handles, names, _legend_columns(drawn, names))
         style.settle(drawn)
     return drawn
 
@@ -120,6 +128,12 @@ def _part(gpu: str) -> str:
         return gpu
 
 
+def _legend_columns(figure: Figure, names: list[str]) -> int:
+    """Return how many entries of a legend fit beside each other."""
+    widest = max(style.text_width(figure, name, style.SMALL_SIZE) for name in names) + 0.9
+    return max(min(int((figure.get_size_inches()[0] - 0.5) / widest), 4), 1)
+
+
 def _scale(axes: Axes, across: np.ndarray) -> None:
     """Begin both axes at zero, or make that of the waiting time logarithmic where it spans more than a decade."""
     axes.set_ylim(bottom=0)
@@ -134,21 +148,28 @@ def _scale(axes: Axes, across: np.ndarray) -> None:
         axes.set_xlim(left=0)
 
 
-def _title(found: Sweep, series: list[Series], best: np.ndarray, figure: str) -> str:
+def _title(found: Sweep, series: list[Series], gain: np.ndarray, figure: str) -> str:
     """Say what the row with most throughput is."""
-    top = found.rows[int(best[-1])]
-    name = next(each.name for each in series if best[-1] in each.places)
-    placed = f"{name}, TP {top.tensor_parallel}, {top.dtype}"
-    gain = getattr(top, COLUMNS[figure])
-    what = "tokens for a unit of price" if figure == "price" else "tokens/s per GPU"
-    return f"Most {what}: {placed}, {significant(gain, 3)} at {significant((top.tpot_s or 0) * 1e3, 3)} ms per token"
+    place = int(np.nanargmax(gain))
+    top = found.rows[place]
+    name = next(each.name for each in series if place in each.places)
+    what = "million tokens per unit of price" if figure == "price" else "tokens/s per GPU"
+    most = significant(float(gain[place]), 3)
+    return f"{most} {what} at {significant((top.tpot_s or 0) * 1e3, 3)} ms per token: {name}, TP {top.tensor_parallel}, {top.dtype}"
 
 
 def _footer(found: Sweep) -> str:
     answered = int((~found.columns["tpot_s"].missing).sum())
-    how = {"steps": "closed form", "load": "simulated load", "interference": "simulated long-prompt experiment"}[found.kind]
+    how = {"steps": "closed form", "load": "simulated load", "interference": "simulated long-prompt experiment"}[
+        found.kind
+    ]
     models = found.columns["model"].texts
     rungs = " and ".join(found.columns["rung"].texts)
-    about = [models[0] if len(models) == 1 else plural(len(models), "model"), how, rungs]
+    about = [models[0] if len(models) == 1 else plural(len(models), "model")]
+    for name, what in (("prompt_tokens", "prompts"), ("output_tokens", "answers")):
+        values = found.columns[name].values
+        if len(values) and (values == values[0]).all():
+            about.append(f"{what} of {values[0]:,.0f} tokens")
+    about += [how, rungs]
     about += [f"{count(answered)} of {plural(len(found), 'row')}", style.creator()]
     return " · ".join(about)

@@ -45,9 +45,9 @@ def run_on_dask(configurations: Sequence[Configuration], address: str) -> Iterat
             for number, each in enumerate(configurations)
         }
         for future in as_completed(asked, loop=client.loop):
-            error = future.exception()
-            if error is not None:
-                raise _told(error)
+            failure = future.exception()
+            if failure is not None:
+                raise _told(failure)
             yield asked[future], future.result()
     finally:
         client.close()

@@ -35,13 +35,19 @@ class Column:
 
     def python(self, start: int = 0, stop: int | None = None) -> list[Any]:
         """Return values as Python has them, None where there is none."""
-        part = self.values[start:stop].tolist()
-        if self.type == "number":
-            return [None if value != value else value for value in part]
+        part = self.values[start:stop]
+        missing = np.isnan(part)
+        made: list[Any]
         if self.type == "text":
-            return [None if value != value else self.texts[int(value)] for value in part]
-        make = int if self.type == "whole" else bool
-        return [None if value != value else make(value) for value in part]
+            made = [*self.texts, None]
+            return [made[place] for place in np.where(missing, len(self.texts), part).astype(np.intp).tolist()]
+        if self.type == "number":
+            made = part.tolist()
+        else:
+            made = np.where(missing, 0, part).astype(np.int64 if self.type == "whole" else np.bool_).tolist()
+        for place in np.flatnonzero(missing).tolist():
+            made[place] = None
+        return made
 
 
 def column_of(type_: Type, values: Iterable[Any]) -> Column:
@@ -56,9 +62,7 @@ def column_of(type_: Type, values: Iterable[Any]) -> Column:
 
 def columns_of(kind: Kind, rows: Sequence[Row]) -> dict[str, Column]:
     """Return the columns of rows."""
-    return {
-        name: column_of(type_, (getattr(row, name) for row in rows)) for name, type_ in types_of(kind).items()
-    }
+    return {name: column_of(type_, (getattr(row, name) for row in rows)) for name, type_ in types_of(kind).items()}
 
 
 def joined(type_: Type, pieces: Sequence[Column]) -> Column:

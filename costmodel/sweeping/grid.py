@@ -64,7 +64,16 @@ INNER = ("chunk", "rate", "prompt", "streams", "context", "output")
 
 
 def make_grid(
-    model: Any, gpu: Any, tp: Any, dtype: Any, chunk: Any, rate: Any, prompt: Any, streams: Any, context: Any, output: Any
+    model: Any,
+    gpu: Any,
+    tp: Any,
+    dtype: Any,
+    chunk: Any,
+    rate: Any,
+    prompt: Any,
+    streams: Any,
+    context: Any,
+    output: Any,
 ) -> Grid:
     """Check the axes of a grid; each is one value or several.
 

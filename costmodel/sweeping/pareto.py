@@ -21,3 +21,12 @@ def frontier(cost: Floats, gain: Floats) -> np.ndarray:
     best = np.maximum.accumulate(gain[order])
     better = np.concatenate(([True], best[1:] > best[:-1]))
     return order[better]
+
+
+def frontiers(groups: Floats, cost: Floats, gain: Floats) -> np.ndarray:
+    """Return the :func:`frontier` of each group, one after another: rows of different models do not compete."""
+    found = []
+    for group in np.unique(groups[~np.isnan(groups)]):
+        places = np.flatnonzero(groups == group)
+        found.append(places[frontier(cost[places], gain[places])])
+    return np.concatenate(found) if found else np.empty(0, dtype=np.intp)

@@ -234,5 +234,3 @@ def _known(point: dict[str, Any], asked: Asked) -> dict[str, Any]:
         "context_tokens": None if load else point["context"],
         "output_tokens": point["output"],
     }
-
-

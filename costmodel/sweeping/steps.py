@@ -59,9 +59,7 @@ def points_of(grid: Grid, engine_budget: int) -> Points:
 
 def sweep_steps(deployment: Deployment, fitted: Calibration | None, grid: Grid) -> dict[str, Column]:
     """Return all columns of one deployment, in the order of the grid."""
-    parameters = (
-        build_parameters(deployment, CalibratedRates(fitted)) if fitted else roofline_parameters(deployment)
-    )
+    parameters = build_parameters(deployment, CalibratedRates(fitted)) if fitted else roofline_parameters(deployment)
     points = points_of(grid, default_token_budget(deployment))
     room = room_of(deployment, points.streams, points.budget)
     needed = needed_bytes(deployment, points.streams, points.context, points.prompt, points.budget)

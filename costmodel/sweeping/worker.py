@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import traceback
+from typing import Any
 
 from costmodel.hardware.errors import CostModelError
 from costmodel.sweeping.configurations import simulate_configuration
@@ -18,6 +19,7 @@ def serve() -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8", newline="\n")
     os.dup2(2, 1)  # whatever prints does not get between the replies
     for line in sys.stdin:
+        reply: dict[str, Any]
         try:
             reply = {"row": simulate_configuration(json.loads(line))}
         except CostModelError as error:

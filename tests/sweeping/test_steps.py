@@ -120,7 +120,11 @@ def test_rows_are_predictions(grid: dict[str, Any]) -> None:
 
 def test_invalid_combinations_are_rows_with_the_reason() -> None:
     found = costmodel.sweep(
-        model=["Llama-3.1-8B", "Llama-3.1-405B"], gpu=["h100", "a100"], tp=[1, 3], dtype=[None, "nvfp4"], chunk=[16, 2048]
+        model=["Llama-3.1-8B", "Llama-3.1-405B"],
+        gpu=["h100", "a100"],
+        tp=[1, 3],
+        dtype=[None, "nvfp4"],
+        chunk=[16, 2048],
     )
     assert len(found) == 32
     reasons = {row.problem for row in found.rows}
