@@ -29,6 +29,8 @@ LABELS: Final = {
     "output_tokens_per_s_per_gpu": "output tokens/s per GPU",
     "output_tokens_per_price": "million output tokens per unit of price",
 }
+MOST_MARKED: Final = 40
+"""Of the points of a line not more are marked one by one."""
 _RING: Final = 17
 
 
@@ -87,18 +89,18 @@ def draw_pareto(found: Sweep, figure: str) -> Figure:
                 "markersize": 8,
             }
             looks |= {"markeredgecolor": "white", "markeredgewidth": 0.6}
-            axes.plot(across[each.best], gain[each.best], zorder=3, clip_on=False, **looks)
+            every = _every(len(each.best))
+            axes.plot(across[each.best], gain[each.best], zorder=3, clip_on=False, markevery=every, **looks)
             handles.append(Line2D([], [], **looks))
         ring: dict[str, Any] = {
             "marker": "o", "markersize": _RING, "markerfacecolor": "none", "markeredgecolor": style.INK, "linestyle": "",
             "markeredgewidth": 1.4,
         }  # fmt: skip
-        axes.plot(across[best], gain[best], zorder=4, clip_on=False, **ring)
+        axes.plot(across[best], gain[best], zorder=4, clip_on=False, markevery=_every(len(best)), **ring)
         handles.append(Line2D([], [], **{**ring, "markersize": 11}))
         _scale(axes, across[~np.isnan(across) & ~np.isnan(gain)])
         axes.set_xlabel("tokens/s that one user gets" if figure == "interactivity" else "time per output token [ms]")
         axes.set_ylabel(LABELS[gain_name])
-        axes.yaxis.set_major_formatter(lambda value, _: style.plain(value))
         axes.grid(True)
         names = [*(each.name for each in series), "no row of the model beats it"]
         style.add_legend(drawn, handles, names, _legend_columns(drawn, names))
@@ -128,6 +130,11 @@ def _part(gpu: str) -> str:
         return gpu
 
 
+def _every(count: int) -> int:
+    """Return how many points of a line there are to one that is marked."""
+    return max(-(-count // MOST_MARKED), 1)
+
+
 def _legend_columns(figure: Figure, names: list[str]) -> int:
     """Return how many entries of a legend fit beside each other."""
     widest = max(style.text_width(figure, name, style.SMALL_SIZE) for name in names) + 0.9
@@ -138,6 +145,8 @@ def _scale(axes: Axes, across: np.ndarray) -> None:
     """Begin both axes at zero, or make that of the waiting time logarithmic where it spans more than a decade."""
     axes.set_ylim(bottom=0)
     low, high = float(across.min()), float(across.max())
+    top = axes.get_ylim()[1]
+    axes.yaxis.set_ticks(ticks := style.nice_ticks(0, top, 7), [style.plain(tick, ticks[1]) for tick in ticks])
     if high > 10 * low:
         axes.set_xscale("log")
         axes.set_xlim(low / 1.15, high * 1.15)
@@ -145,7 +154,9 @@ def _scale(axes: Axes, across: np.ndarray) -> None:
         axes.xaxis.set_ticks(ticks, [style.plain(tick) for tick in ticks])
         axes.xaxis.set_ticks([], minor=True)
     else:
-        axes.set_xlim(left=0)
+        axes.set_xlim(0, high * 1.05)
+        ticks = style.nice_ticks(0, high * 1.05, 8)
+        axes.xaxis.set_ticks(ticks, [style.plain(tick, ticks[1]) for tick in ticks])
 
 
 def _title(found: Sweep, series: list[Series], gain: np.ndarray, figure: str) -> str:
