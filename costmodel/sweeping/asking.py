@@ -12,6 +12,7 @@ import numpy as np
 from costmodel.calibrations import choose_calibration
 from costmodel.checks import choice
 from costmodel.deployment import Deployment, deploy
+from costmodel.engine import other_defaults
 from costmodel.hardware.errors import InputError, shown
 from costmodel.prices import check_prices
 from costmodel.simulation.running import Limits
@@ -104,8 +105,16 @@ def sweep(
     placed = {"ep": ep, "kv_dtype": kv_dtype, "compute_dtype": compute_dtype}
     fitted = {"engine": engine, "calibration": calibration, "assume_efficiency": assume_efficiency}
     if simulate is None:
-        _refuse_simulation_only(requests=requests, duration=duration, workers=workers, dask=dask, journal=journal)
-        made = Sweep("steps", _step_columns(grid, placed, fitted))
+        _refuse_simulation_only(
+            requests=requests,
+            duration=duration,
+            limits=limits,
+            max_num_seqs=max_num_seqs,
+            workers=workers,
+            dask=dask,
+            journal=journal,
+        )
+        made = Sweep("steps", _step_columns(grid, placed, fitted), notes=other_defaults(engine))
     else:
         asked = Asked(
             kind=choice(simulate, KINDS, "simulation"),  # type: ignore[arg-type]

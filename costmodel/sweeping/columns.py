@@ -67,6 +67,8 @@ def columns_of(kind: Kind, rows: Sequence[Row]) -> dict[str, Column]:
 
 def joined(type_: Type, pieces: Sequence[Column]) -> Column:
     """Return one column of several."""
+    if len(pieces) == 1:
+        return pieces[0]
     if type_ != "text":
         return Column(type_, np.concatenate([piece.values for piece in pieces]) if pieces else np.empty(0))
     texts = tuple(dict.fromkeys(text for piece in pieces for text in piece.texts))

@@ -43,7 +43,8 @@ class Points:
     @property
     def budget(self) -> Floats:
         """Token budget; for the prompt in one step, one that takes it."""
-        return np.where(np.isnan(self.chunk), self.prompt + self.streams, self.chunk)
+        one_step = np.isnan(self.chunk)
+        return np.where(one_step, self.prompt + self.streams, self.chunk) if one_step.any() else self.chunk
 
 
 def points_of(grid: Grid, engine_budget: int) -> Points:
