@@ -31,6 +31,7 @@ REQUIRED = {
     "aiconfigurator[-_]core": "tests against aiconfigurator-core",
     "mini_racer": "tests that run JavaScript",
     r"mark\.vllm": "tests with the real vLLM",
+    r"importorskip\(.distributed": "tests on a Dask scheduler",
 }
 """Pattern of the text of a test file → what its tests are; at least one such test must have passed."""
 

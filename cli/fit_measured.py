@@ -17,13 +17,13 @@ from costmodel.cli.text import count, percent, plural, significant, table, wrapp
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.catalog import gpu_names
 from costmodel.hardware.reading import read_bytes
+from costmodel.lines import MOST_BYTES
 from costmodel.validation.fitting.calibrate import to_toml
 from costmodel.validation.fitting.choosing import Chosen
 from costmodel.validation.fitting.holdout import LEVEL, Errors
 from costmodel.validation.fitting.measured import KINDS, StepFit, fit_steps
 from costmodel.validation.fitting.step_calibration import step_calibration
 from costmodel.validation.fitting.step_model import label
-from costmodel.validation.lines import MOST_BYTES
 from costmodel.validation.measurements.files import read_measurement
 from costmodel.validation.measurements.types import Measurement
 

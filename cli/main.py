@@ -22,6 +22,10 @@ COMMANDS = {
         "costmodel.cli.plan_command",
         "Limits and what binds them: memory, token budget, batch, prompt, GPU, replicas.",
     ),
+    "sweep": (
+        "costmodel.cli.sweep_command",
+        "Grids of configurations, predicted or simulated: GPUs, models, TP, dtypes, budgets, loads.",
+    ),
     "interfere": (
         "costmodel.cli.interfere_command",
         "The long-prompt experiment on a live server, beside its prediction.",

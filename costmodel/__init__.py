@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from costmodel.simulation.running import Limits
     from costmodel.simulation.simulating import simulate_interference, simulate_load, simulate_trace
     from costmodel.solving import Solution, solve
+    from costmodel.sweeping.asking import sweep
+    from costmodel.sweeping.results import Sweep
+    from costmodel.sweeping.rows import SimulatedRow, StepRow
     from costmodel.symbolic.formulas import Formula, formula
     from costmodel.symbolic.sensitivity import elasticities
     from costmodel.vectorised import step_times
@@ -61,9 +64,12 @@ _HOMES = {
     "Pools": "costmodel.simulation.pools",
     "Prediction": "costmodel.documents",
     "Predictions": "costmodel.documents",
+    "SimulatedRow": "costmodel.sweeping.rows",
     "Simulation": "costmodel.simulation.results",
     "SizePlan": "costmodel.planning.documents",
     "Solution": "costmodel.solving",
+    "StepRow": "costmodel.sweeping.rows",
+    "Sweep": "costmodel.sweeping.results",
     "UnsupportedError": "costmodel.errors",
     "closed_loop": "costmodel.clients",
     "deploy": "costmodel.deployment",
@@ -87,6 +93,7 @@ _HOMES = {
     "simulate_trace": "costmodel.simulation.simulating",
     "solve": "costmodel.solving",
     "step_times": "costmodel.vectorised",
+    "sweep": "costmodel.sweeping.asking",
 }
 """Public name → module that defines it."""
 
@@ -109,9 +116,12 @@ __all__ = [
     "Pools",
     "Prediction",
     "Predictions",
+    "SimulatedRow",
     "Simulation",
     "SizePlan",
     "Solution",
+    "StepRow",
+    "Sweep",
     "UnsupportedError",
     "__version__",
     "closed_loop",
@@ -136,6 +146,7 @@ __all__ = [
     "simulate_trace",
     "solve",
     "step_times",
+    "sweep",
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from costmodel.deployment import Deployment
+from costmodel.hardware.profile import GpuProfile
 
 GIB = 2**30
 VLLM_VERSION = "0.32"
@@ -15,12 +16,17 @@ VLLM_MAX_NUM_SEQS = ((70 * GIB, 1024), (0, 256))
 
 def default_token_budget(deployment: Deployment) -> int:
     """Return the ``max_num_batched_tokens`` that ``vllm serve`` takes by default on this GPU [tokens]."""
-    return _by_memory(deployment, VLLM_SERVER_BUDGETS)
+    return part_token_budget(deployment.profile)
+
+
+def part_token_budget(profile: GpuProfile) -> int:
+    """Return :func:`default_token_budget` of a part [tokens]: it does not depend on the model."""
+    return _by_memory(profile, VLLM_SERVER_BUDGETS)
 
 
 def default_max_num_seqs(deployment: Deployment) -> int:
     """Return the ``max_num_seqs`` that ``vllm serve`` takes by default on this GPU [sequences]."""
-    return _by_memory(deployment, VLLM_MAX_NUM_SEQS)
+    return _by_memory(deployment.profile, VLLM_MAX_NUM_SEQS)
 
 
 def other_defaults(engine: str) -> tuple[str, ...]:
@@ -33,8 +39,8 @@ def other_defaults(engine: str) -> tuple[str, ...]:
     )
 
 
-def _by_memory(deployment: Deployment, table: tuple[tuple[int, int], ...]) -> int:
-    memory = deployment.profile.memory_visible.value
-    if "a100" in deployment.profile.name.casefold():
+def _by_memory(profile: GpuProfile, table: tuple[tuple[int, int], ...]) -> int:
+    memory = profile.memory_visible.value
+    if "a100" in profile.name.casefold():
         return table[-1][1]
     return next(value for least, value in table if memory >= least)

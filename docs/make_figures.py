@@ -27,6 +27,10 @@ FIGURES = {
         *("plan", "replicas", "--rate", "60", "--ttft-ms", "500", "--tpot-ms", "20"),
         *("--prompt", "2000", "--output", "200", "--spread", "0.5"),
     ],
+    "pareto.png": [
+        *("sweep", "--gpu", "h100,h200,b200,a100,l40s", "--tp", "1,2", "--dtype", "bf16,fp8"),
+        *("--streams", "1,2,4,8,16,32,64,128,256", "--prompt", "1000", "--output", "500"),
+    ],
     "load.png": ["simulate", "load", "--rate", "12", "--burstiness", "0.3", "--spread", "0.8", "--kv-tokens", "80k"],
 }
 """File → command that draws it, without the file."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from costmodel.cli.figures.load import draw_load
     from costmodel.cli.figures.measured import draw_measured
     from costmodel.cli.figures.memory import draw_memory
+    from costmodel.cli.figures.pareto import draw_pareto
     from costmodel.cli.figures.planning import draw_budgets, draw_costs, draw_fleets
     from costmodel.cli.figures.roofline import draw_roofline
     from costmodel.cli.figures.timeline import draw_timeline
@@ -36,6 +37,7 @@ __all__ = [
     "draw_load",
     "draw_measured",
     "draw_memory",
+    "draw_pareto",
     "draw_residuals",
     "draw_roofline",
     "draw_timeline",
@@ -57,6 +59,7 @@ _MODULES = {
     "draw_load": "load",
     "draw_measured": "measured",
     "draw_memory": "memory",
+    "draw_pareto": "pareto",
     "draw_roofline": "roofline",
     "draw_timeline": "timeline",
     "draw_tokens": "tokens",

@@ -126,13 +126,13 @@ def solve_loop(
     loop = Loop(low, low, low)
     for _ in range(ITERATIONS):
         width = width / 2
-        loop = _loop_at(clients, low + width, decode, mixed, burst, request, steps_waited)
+        loop = loop_at(clients, low + width, decode, mixed, burst, request, steps_waited)
         more = running_requests(clients, loop.ttft, loop.tpot) > loop.running
         low = low + width * more
     return loop
 
 
-def _loop_at(
+def loop_at(
     clients: Clients,
     running: Value,
     decode: Callable[[Value], Value],
@@ -141,7 +141,7 @@ def _loop_at(
     request: Value,
     steps_waited: Value,
 ) -> Loop:
-    """Return TTFT and TPOT if ``running`` requests decode."""
+    """Return TTFT and TPOT if ``running`` requests decode; arguments as of :func:`solve_loop`."""
     decoding, mixing = decode(running), mixed(running)
     tpot = time_per_output_token(clients, running, decoding, mixing)
     ttft = request + time_to_first_token(clients, running, decoding, mixing, burst, tpot, steps_waited)

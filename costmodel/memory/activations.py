@@ -13,6 +13,8 @@ vocabulary, b_a bytes per activation::
     both     + cuBLAS workspace, + embeddings of images for M tokens where there is a vision tower
 
 Fitted is one constant only, :data:`COMPILED_BYTES`. docs/planning.md holds all of it against measured start-ups.
+
+Tokens and sequences may be float64 arrays, for sweeps.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 from costmodel.architecture.types import LayerKind
 from costmodel.deployment import Deployment
 from costmodel.engine import GIB, default_max_num_seqs
+from costmodel.equations.numerics import Value, maximum, minimum
 from costmodel.memory.rules import MIB, VllmRules, vllm_rules
 
 COMPILED_BYTES = 0.05 * GIB
@@ -33,12 +36,12 @@ CUBLAS_BYTES = {"hopper": 32 * MIB, "blackwell": 32 * MIB, "cpu": 0}
 CUBLAS_DEFAULT = 4096 * 2 * 1024 + 16 * 8 * 1024
 
 
-def layer_bytes(deployment: Deployment, tokens: int, rules: VllmRules, kinds: tuple[LayerKind, ...] = ()) -> float:
+def layer_bytes(deployment: Deployment, tokens: Value, rules: VllmRules, kinds: tuple[LayerKind, ...] = ()) -> Value:
     """Return the peak of the layers for ``tokens`` in a step, cuBLAS and images not counted [B]."""
     hidden = deployment.architecture.hidden
     widest = max(_inner_elements(deployment, kind, rules) for kind in kinds or deployment.architecture.kinds)
     extra = COMPILED_BYTES if rules.compiled and deployment.profile.architecture != "cpu" else 0.0
-    return float(tokens * deployment.activation_bytes * (widest + 3 * hidden) + extra)
+    return tokens * deployment.activation_bytes * (widest + 3 * hidden) + extra
 
 
 def _inner_elements(deployment: Deployment, kind: LayerKind, rules: VllmRules) -> float:
@@ -63,7 +66,7 @@ def _workspace_elements(deployment: Deployment, kind: LayerKind) -> float:
     return float(ff.experts_per_token * (max(width, hidden) + max(inwards * width, hidden)))
 
 
-def kept_bytes(deployment: Deployment, tokens: int, rules: VllmRules, kinds: tuple[LayerKind, ...] = ()) -> float:
+def kept_bytes(deployment: Deployment, tokens: Value, rules: VllmRules, kinds: tuple[LayerKind, ...] = ()) -> Value:
     """Return the workspace of the experts that is still held when tokens are sampled [B].
 
     Triton's experts (16 and 8 bits) share a workspace that stays; those of 4 bits bring their own, which does not (gpt-oss in vLLM 0.19).
@@ -75,24 +78,24 @@ def kept_bytes(deployment: Deployment, tokens: int, rules: VllmRules, kinds: tup
         for kind in kinds or deployment.architecture.kinds
         if kind.feed_forward.kind == "moe" and kind.formats.experts.bytes_per_weight >= 1
     ]
-    return float(tokens * deployment.activation_bytes * max(sizes, default=0.0))
+    return tokens * deployment.activation_bytes * max(sizes, default=0.0)
 
 
-def sampler_bytes(deployment: Deployment, tokens: int, sequences: int, rules: VllmRules) -> float:
+def sampler_bytes(deployment: Deployment, tokens: Value, sequences: Value, rules: VllmRules) -> Value:
     """Return the peak of the sampler for ``sequences`` rows after a step of ``tokens``, cuBLAS and images not counted [B]."""
     architecture, b_a = deployment.architecture, float(deployment.activation_bytes)
     each = b_a + (SORTED_BYTES if rules.sorted_sampler else UNSORTED_BYTES)
     units = deployment.profile.compute_units
-    buffers = 0.0 if rules.sorted_sampler or units is None else min(sequences, units.value)
+    buffers = 0.0 if rules.sorted_sampler or units is None else minimum(sequences, units.value)
     rows = architecture.vocabulary * (sequences * each + 4 * buffers)
-    return float(rows + b_a * architecture.hidden * (tokens + 2 * sequences))
+    return rows + b_a * architecture.hidden * (tokens + 2 * sequences)
 
 
-def common_bytes(deployment: Deployment, tokens: int) -> float:
+def common_bytes(deployment: Deployment, tokens: Value) -> Value:
     """Return what is held in both peaks: the workspace of cuBLAS, and the embeddings of images that fill a step [B]."""
     images = tokens * deployment.activation_bytes * deployment.architecture.hidden
     workspace = CUBLAS_BYTES.get(deployment.profile.architecture, CUBLAS_DEFAULT)
-    return float(workspace + (images if deployment.architecture.vision_parameters else 0))
+    return workspace + (images if deployment.architecture.vision_parameters else 0.0)
 
 
 def activation_parts(
@@ -116,11 +119,11 @@ def activation_parts(
 def stage_activation_bytes(
     deployment: Deployment,
     stage_kinds: tuple[LayerKind, ...],
-    token_budget: int,
-    sequences: int,
+    token_budget: Value,
+    sequences: Value,
     rules: VllmRules,
     last: bool = True,
-) -> float:
+) -> Value:
     """Return the activation peak on one GPU of a pipeline stage [B].
 
     Only the last stage samples. Stages of a pipeline hold hidden state and residual for each other: 2·M·d·b_a more.
@@ -128,7 +131,7 @@ def stage_activation_bytes(
     peak = layer_bytes(deployment, token_budget, rules, stage_kinds)
     if last:
         kept = kept_bytes(deployment, token_budget, rules, stage_kinds)
-        peak = max(peak, sampler_bytes(deployment, token_budget, sequences, rules) + kept)
+        peak = maximum(peak, sampler_bytes(deployment, token_budget, sequences, rules) + kept)
     if deployment.pp > 1:
         peak += 2 * token_budget * deployment.activation_bytes * deployment.architecture.hidden
-    return float(peak + common_bytes(deployment, token_budget))
+    return peak + common_bytes(deployment, token_budget)

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from costmodel.architecture.counts import kv_elements_per_token
 from costmodel.deployment import Deployment
+from costmodel.equations.numerics import Value, minimum
 from costmodel.memory.weights import stage_patterns
 
 BLOCK_TOKENS = 16
@@ -41,11 +42,11 @@ class KvGroup:
         Full: ⌈tokens/block⌉. Window w: ⌈min(w − 1 + in_flight, tokens)/block⌉ + 1, since it may begin inside a block.
         """
         if self.window is None:
-            return kv_blocks(tokens, self.block_tokens)
-        return kv_blocks(min(self.window - 1 + in_flight, tokens), self.block_tokens) + 1
+            return int(kv_blocks(tokens, self.block_tokens))
+        return int(kv_blocks(min(self.window - 1 + in_flight, tokens), self.block_tokens)) + 1
 
 
-def kv_blocks(tokens: int, block_tokens: int = BLOCK_TOKENS) -> int:
+def kv_blocks(tokens: Value, block_tokens: int = BLOCK_TOKENS) -> Value:
     """Return the KV blocks that one sequence takes: whole ones, so its last may be partly empty."""
     return -(-tokens // block_tokens)
 
@@ -53,22 +54,22 @@ def kv_blocks(tokens: int, block_tokens: int = BLOCK_TOKENS) -> int:
 def stage_kv_bytes(
     deployment: Deployment,
     stage: int,
-    context: int | None = None,
-    chunk: int = 0,
+    context: Value = None,
+    chunk: Value = 0,
     hybrid: bool = True,
     block_tokens: int = BLOCK_TOKENS,
-) -> float:
+) -> Value:
     """Return KV-cache bytes on one GPU of a stage: per token, or of one sequence of ``context`` tokens in whole blocks [B].
 
     A windowed layer keeps min(context, window + chunk) tokens of a sequence, in whole blocks like any other; all of them where the
-    engine's hybrid allocator is off.
+    engine's hybrid allocator is off. ``context`` and ``chunk`` may be float64 arrays.
     """
-    total = 0.0
+    total: Value = 0.0
     for index, layers in Counter(stage_patterns(deployment)[stage]).items():
         attention = deployment.architecture.kinds[index].attention
-        kept: float = 1
+        kept: Value = 1
         if context is not None:
-            held = context if attention.window is None or not hybrid else min(context, attention.window + chunk)
+            held = context if attention.window is None or not hybrid else minimum(context, attention.window + chunk)
             kept = kv_blocks(held, block_tokens) * block_tokens
         total += kv_elements_per_token(attention, deployment.tp) * deployment.kv_bytes * kept * layers
     return total
@@ -100,7 +101,7 @@ def kv_groups(deployment: Deployment, block_tokens: int = BLOCK_TOKENS, hybrid: 
     size = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
     groups = []
     for (window, tokens), numbers in buckets.items():
-        dealt = kv_blocks(len(numbers), size)
+        dealt = int(kv_blocks(len(numbers), size))
         groups += [
             KvGroup(window, tokens, tuple((number, largest) for number in numbers[start::dealt]))
             for start in range(dealt)

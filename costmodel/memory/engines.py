@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from costmodel.deployment import Deployment
 from costmodel.engine import GIB, default_max_num_seqs, default_token_budget
+from costmodel.equations.numerics import Value, maximum, minimum
 from costmodel.memory.activations import common_bytes, layer_bytes, stage_activation_bytes
 from costmodel.memory.rules import GEFORCE_NON_TORCH, MIB, VllmRules, vllm_rules
 from costmodel.memory.weights import loaded_weight_bytes, stage_patterns
@@ -41,8 +43,8 @@ class EngineSettings:
     Attributes:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         rules: vLLM's release; also the shapes of the activations of the others.
-        token_budget: tokens per step.
-        sequences: sequences at once.
+        token_budget: tokens per step; an int, or a float64 array in a sweep.
+        sequences: sequences at once; likewise.
         fraction: ``gpu_memory_utilization``, ``mem_fraction_static`` or ``free_gpu_memory_fraction``.
         block_tokens: tokens per KV block.
         eager: no CUDA graphs.
@@ -52,8 +54,8 @@ class EngineSettings:
 
     engine: str
     rules: VllmRules
-    token_budget: int
-    sequences: int
+    token_budget: Any
+    sequences: Any
     fraction: float
     block_tokens: int
     eager: bool = False
@@ -63,7 +65,7 @@ class EngineSettings:
     @property
     def in_flight(self) -> int:
         """Tokens that may be on their way through the model at once, which a window has to hold beside itself."""
-        return self.rules.in_flight * self.token_budget
+        return int(self.rules.in_flight * self.token_budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +74,11 @@ class Budget:
 
     usable: float
     weights: float
-    activations: float
+    activations: Value
     non_torch: float
-    cuda_graphs: float
+    cuda_graphs: Value
     """Those that the engine takes from its budget."""
-    available: float
+    available: Value
     """For the KV cache; negative if not even the rest fits."""
 
 
@@ -125,27 +127,31 @@ def non_torch_bytes(deployment: Deployment, rules: VllmRules) -> float:
     return GEFORCE_NON_TORCH if "geforce" in deployment.profile.name.casefold() else single
 
 
-def cuda_graph_bytes(deployment: Deployment, stage: int, settings: EngineSettings) -> float:
+def cuda_graph_bytes(deployment: Deployment, stage: int, settings: EngineSettings) -> Value:
     """Return vLLM's estimate of its CUDA graphs on one GPU [B]: :data:`GRAPH_BYTES` per layer and graph.
 
     vLLM captures two graphs of every mode and takes the second for all the others (``profile_cudagraph_memory``), at least 1 MiB each.
     """
     if deployment.profile.architecture == "cpu":
         return 0.0
-    graphs, layers = captured_graphs(deployment, settings), len(stage_patterns(deployment)[stage])
-    return float(max(graphs * MIB, graphs * layers * GRAPH_BYTES))
+    layers = len(stage_patterns(deployment)[stage])
+    return captured_graphs(deployment, settings) * max(float(MIB), layers * GRAPH_BYTES)
 
 
-def captured_graphs(deployment: Deployment, settings: EngineSettings) -> int:
+def captured_graphs(deployment: Deployment, settings: EngineSettings) -> Value:
     """Return the CUDA graphs that vLLM captures: of mixed steps, piecewise, and of decode steps, whole.
 
     Sizes 1, 2, 4, then every 8 to 256, every 16 to 512 (1,024 on Blackwell) or twice ``max_num_seqs``, whichever is less.
     """
     top = 1024 if deployment.profile.architecture == "blackwell" else 512
-    most = min(2 * settings.sequences, top, settings.token_budget)
-    sizes = [size for size in (1, 2, 4) if size <= most]
-    sizes += [*range(8, min(most + 1, 256), 8), *range(256, most + 1, 16)]
-    return len(sizes) + sum(size <= settings.sequences for size in sizes)
+    most = minimum(minimum(2 * settings.sequences, top), settings.token_budget)
+    return _graph_sizes(most) + _graph_sizes(minimum(most, settings.sequences))
+
+
+def _graph_sizes(most: Value) -> Value:
+    """Return how many of the sizes 1, 2, 4, 8, 16 … 248, 256, 272 … are at most ``most``."""
+    small = 1 * (most >= 1) + 1 * (most >= 2) + 1 * (most >= 4)
+    return small + minimum(most, 255) // 8 + maximum(most - 240, 0) // 16
 
 
 def default_settings(deployment: Deployment, engine: str = "vllm", rules: VllmRules | None = None) -> EngineSettings:

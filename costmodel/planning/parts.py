@@ -15,9 +15,9 @@ from costmodel.hardware.errors import InputError
 from costmodel.planning.answering import limits_of, ms, nearest_limit, over
 from costmodel.planning.documents import Advice, GpuOption, GpuPlan, Nearest, Slo
 from costmodel.planning.fitting_in import needed_blocks
-from costmodel.planning.prices import Prices, read_prices
 from costmodel.planning.serving import PlanOptions, Site, make_site, room
 from costmodel.planning.steady import Steady, checked, longest_gap_s, mean_gap_s, ttft_s
+from costmodel.prices import Prices, read_prices
 
 MEASURES = {"itl": longest_gap_s, "ttft": ttft_s, "tpot": mean_gap_s}
 

@@ -107,6 +107,7 @@ def test_the_page_of_documents_names_every_key(repo_root: Path, own_folder: Path
         "predictions": document("predict --gpu h100,a100 --json"),
         "solution": document("formula --solve prompt --spike-ms 50 --json"),
         "formula": document("formula --json"),
+        "sweep": document("sweep --rate 0.1 --json"),
         "elasticities": document("formula --elasticities --json"),
     }
     for kind, found in documents.items():
@@ -114,6 +115,8 @@ def test_the_page_of_documents_names_every_key(repo_root: Path, own_folder: Path
         assert f"costmodel.{kind}/1" in text
         missing = {key for key in keys(found) if key not in ("schema", "rung", "formula") and f"`{key}`" not in text}
         assert not missing
+    sweep = document("sweep --simulate load --rate 2 --requests 5 --output 5 --prompt 50 --json")
+    assert not {key for key in keys(sweep) if f"`{key}`" not in text}
     for kind in ("gpus", "gpu", "models", "model", "fit"):
         assert f"`costmodel.{kind}/1`" in text
 

@@ -12,7 +12,7 @@ import pytest
 import costmodel
 from costmodel.cli.plan_command import COMMANDS
 from costmodel.planning import documents
-from costmodel.planning.prices import read_prices
+from costmodel.prices import read_prices
 from tests.cli.runner import run
 
 TRACE = "arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{index / 10},800,20\n" for index in range(40))

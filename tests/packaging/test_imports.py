@@ -21,10 +21,18 @@ HOMES = {
 """Library → the packages that may import it, at whatever depth."""
 
 DEFERRED = {
-    "numpy": ("costmodel.symbolic", "costmodel.cli.figures", "costmodel.simulation.quantiles", "costmodel.validation"),
+    "numpy": (
+        "costmodel.symbolic",
+        "costmodel.cli.figures",
+        "costmodel.simulation.quantiles",
+        "costmodel.sweeping",
+        "costmodel.validation",
+    ),
     "matplotlib": ("costmodel.cli.figures",),
     "mpl_toolkits": ("costmodel.cli.figures",),
     "pandas": (),
+    "pyarrow": (),
+    "distributed": (),
     "huggingface_hub": (),
     "aiconfigurator_core": (),
     "vllm": (),

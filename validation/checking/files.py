@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from costmodel.hardware.errors import InputError, shown
 from costmodel.hardware.reading import read_text, shown_path
+from costmodel.lines import MOST_BYTES
 from costmodel.simulation.stepping import Progress
 from costmodel.validation.checking.asking import Asked
 from costmodel.validation.checking.benchmarks import ServedRun, aiperf, guidellm, sglang_bench, vllm_bench
@@ -18,7 +19,6 @@ from costmodel.validation.checking.served import check_run
 from costmodel.validation.checking.steps import check_steps
 from costmodel.validation.interference.reading import read_record
 from costmodel.validation.interference.summary import starved, summarise
-from costmodel.validation.lines import MOST_BYTES
 from costmodel.validation.measurements.files import read_measurement
 
 MEASUREMENT: Final = "costmodel.measurement/"

@@ -9,11 +9,11 @@ from pathlib import Path
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.reading import read_bytes
+from costmodel.lines import MOST_BYTES
 from costmodel.validation.checking.asking import Asked, make_predictor
 from costmodel.validation.checking.documents import CheckedFile, Row, make_row
 from costmodel.validation.fitting.measured import describe, kind_of, measured_deployment
 from costmodel.validation.fitting.step_model import step_work
-from costmodel.validation.lines import MOST_BYTES
 from costmodel.validation.measurements.types import Measurement
 
 OWN = ("calibration", "rung", "engine", "assume_efficiency")

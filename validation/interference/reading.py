@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from costmodel.hardware.errors import InputError, shown
 from costmodel.hardware.reading import read_text, shown_path
+from costmodel.lines import MOST_BYTES
 from costmodel.validation.interference.records import (
     LONGEST,
     MOST_AT_ONCE,
@@ -23,7 +24,6 @@ from costmodel.validation.interference.records import (
     Run,
     RunName,
 )
-from costmodel.validation.lines import MOST_BYTES
 
 
 class _Over(BaseModel):

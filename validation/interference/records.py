@@ -31,7 +31,7 @@ from pydantic import Field
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.profile import Frozen
 from costmodel.hardware.reading import shown_path
-from costmodel.validation.lines import Lines
+from costmodel.lines import Lines
 from costmodel.validation.measurements.types import Machine, Model
 
 LATE = 0.02

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from costmodel.hardware.errors import InputError, shown
 from costmodel.hardware.reading import read_text, shown_path
-from costmodel.validation.lines import MOST_BYTES, Lines
+from costmodel.lines import MOST_BYTES, Lines
 from costmodel.validation.measurements.types import SCHEMA, Header, Machine, Measurement, Purpose, Step
 
 

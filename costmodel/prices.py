@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.checks import positive
-from costmodel.hardware.catalog import resolve_gpu
+from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import InputError, shown
+from costmodel.hardware.reading import read_text, shown_path
 
 GPU_COLUMNS, PRICE_COLUMNS = ("gpu", "name"), ("price_per_hour", "price", "price per hour")
 MOST_BYTES = 1 << 20
 """A larger file is no table of prices."""
+MOST_PRICE = 1e9
+"""Per hour; more is a slip of the keyboard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ def read_prices(source: str | Path | Mapping[str, float] | Prices) -> Prices:
         h100 = 2.49
 
     Args:
-        source: file, or a mapping of names to prices.
+        source: file, or a mapping of names (or paths of profiles) to prices.
 
     Raises:
         InputError: the file cannot be read; an unknown part, with the nearest; a price that is no number above zero; a part twice.
@@ -47,33 +50,26 @@ def read_prices(source: str | Path | Mapping[str, float] | Prices) -> Prices:
     if isinstance(source, Mapping):
         return Prices(_checked(("prices", name, value) for name, value in source.items()))
     path = Path(source).expanduser()
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"{path} is too large for a table of prices")
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no UTF-8 text"
-        raise InputError(f"cannot read the prices {path}: {reason}") from None
-    return _toml(path, text) if path.suffix.casefold() == ".toml" else _csv(path, text)
+    text = read_text(path, "table of prices", MOST_BYTES).removeprefix("\ufeff")
+    where = f"table of prices {shown_path(path)}"
+    return _toml(where, text) if path.suffix.casefold() == ".toml" else _csv(where, text)
 
 
-def _toml(path: Path, text: str) -> Prices:
+def _toml(where: str, text: str) -> Prices:
     try:
         table: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is no TOML: {error}") from None
+        raise InputError(f"{where} is no TOML: {error}") from None
     currency = table.pop("currency", None)
     if currency is not None and not isinstance(currency, str):
-        raise InputError(f'{path}: currency must be a word, such as "EUR", not {shown(currency)}')
+        raise InputError(f'{where}: currency must be a word, such as "EUR", not {shown(currency)}')
     rows = table.pop("prices", None) if isinstance(table.get("prices"), Mapping) else None
     if rows is not None and table:
-        raise InputError(f"{path}: unknown key {shown(next(iter(table)))} beside [prices]; known: currency, prices")
-    return Prices(
-        _checked((str(path), name, value) for name, value in (table if rows is None else rows).items()), currency
-    )
+        raise InputError(f"{where}: unknown key {shown(next(iter(table)))} beside [prices]; known: currency, prices")
+    return Prices(_checked((where, name, value) for name, value in (table if rows is None else rows).items()), currency)
 
 
-def _csv(path: Path, text: str) -> Prices:
+def _csv(where: str, text: str) -> Prices:
     reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
     header = [(name or "").strip().casefold() for name in reader.fieldnames or ()]
     reader.fieldnames = header
@@ -81,21 +77,21 @@ def _csv(path: Path, text: str) -> Prices:
     price = next((name for name in PRICE_COLUMNS if name in header), None)
     if gpu is None or price is None:
         raise InputError(
-            f"{path}: the first line must name the columns gpu and price_per_hour, not {shown(','.join(header))}"
+            f"{where}: the first line must name the columns gpu and price_per_hour, not {shown(','.join(header))}"
         )
     unknown = [name for name in header if name not in (gpu, price, "currency")]
     if unknown:
-        raise InputError(f"{path}: unknown column {shown(unknown[0])}; known: gpu, price_per_hour, currency")
+        raise InputError(f"{where}: unknown column {shown(unknown[0])}; known: gpu, price_per_hour, currency")
     rows, currencies = [], set()
     for row in reader:
-        where = f"{path}, line {reader.line_num}"
+        line = f"{where}, line {reader.line_num}"
         if None in row or row[price] is None:
-            raise InputError(f"{where}: {len(header)} columns are wanted")
-        rows.append((where, row[gpu].strip(), row[price].strip()))
+            raise InputError(f"{line}: {len(header)} columns are wanted")
+        rows.append((line, row[gpu].strip(), row[price].strip()))
         if row.get("currency"):
             currencies.add(row["currency"].strip())
     if len(currencies) > 1:
-        raise InputError(f"{path}: prices in one currency, not in {', '.join(sorted(currencies))}")
+        raise InputError(f"{where}: prices in one currency, not in {', '.join(sorted(currencies))}")
     return Prices(_checked(rows), currencies.pop() if currencies else None)
 
 
@@ -103,8 +99,10 @@ def _checked(rows: Iterable[tuple[str, str, Any]]) -> dict[str, float]:
     found: dict[str, float] = {}
     for where, name, value in rows:
         try:
-            part = resolve_gpu(str(name)).name
-            number = positive(value, f"price of {name}")
+            part = load_gpu(str(name))[1].name
+            if isinstance(value, bool):
+                raise InputError(f"price of {name} must be a number, not {shown(value)}")
+            number = positive(value, f"price of {name}", MOST_PRICE)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         if part in found:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.hardware.errors import InputError
-from costmodel.validation.lines import Lines
+from costmodel.lines import Lines
 
 resource = pytest.importorskip("resource")
 

@@ -1,0 +1,108 @@
+"""What a row of a sweep says. Quantities in SI units; None where there is no answer, and ``problem`` says why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+Kind = Literal["steps", "load", "interference"]
+Type = Literal["text", "whole", "number", "truth"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The configuration of a row, and whether there is an answer."""
+
+    model: str
+    gpu: str
+    """Canonical name of the part, or the path of a profile."""
+    gpus: int | None
+    tensor_parallel: int
+    dtype: str | None
+    """Of the weights; the checkpoint's where none was asked for."""
+    chunk_tokens: int | None
+    """Token budget per step; None for the prompt in one step."""
+    rate_per_s: float | None
+    prompt_tokens: int
+    streams: int | None
+    context_tokens: int | None
+    output_tokens: int | None
+    problem: str | None
+    """Why there is no answer, or not all of one."""
+    rung: str | None
+    """``calibrated``, or ``roofline`` where nothing was measured: a floor."""
+    output_tokens_per_s: float | None
+    output_tokens_per_s_per_gpu: float | None
+    tpot_s: float | None
+    """Mean time per output token after the first."""
+    ttft_s: float | None
+    """Mean time to first token."""
+    price_per_hour: float | None
+    """Of all its GPUs, in the currency of the price table."""
+    output_tokens_per_price: float | None
+    """Output tokens for one unit of that currency."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow(Row):
+    """A row of a sweep of steps: :func:`costmodel.predict` and :func:`costmodel.closed_loop` of one configuration."""
+
+    decode_step_s: float | None
+    """A step in which every stream decodes one token."""
+    prefill_s: float | None
+    """The prompt alone in one step."""
+    spike_s: float | None
+    """The longest mixed step."""
+    spike_ratio: float | None
+    """spike_s ÷ decode_step_s."""
+    chunks: int | None
+    """Mixed steps of a prompt."""
+    mixed_s: float | None
+    """Their sum."""
+    fraction_of_gaps: float | None
+    """Share of a stream's gaps that are mixed steps, with ``rate_per_s`` such prompts."""
+    overload: bool | None
+    """The next prompt comes before this one is done."""
+    kv_tokens: int | None
+    """Tokens that the KV cache holds."""
+    kv_available_bytes: float | None
+    """Per GPU; negative where not even the weights fit."""
+    kv_needed_bytes: float | None
+    """By the streams and the prompt."""
+    fits: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRow(Row):
+    """A row of a sweep of simulations: :func:`costmodel.simulate_load` or ``simulate_interference`` (injected run) of one configuration."""
+
+    itl_p50_s: float | None
+    itl_p99_s: float | None
+    itl_max_s: float | None
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+    tpot_p50_s: float | None
+    tpot_p99_s: float | None
+    stalls: int | None
+    """Gaps of more than three medians."""
+    requests_done: int | None
+    requests_refused: int | None
+    duration_s: float | None
+    busy_share: float | None
+    """Share of the time in which a step ran."""
+    preemptions: int | None
+    waiting_max: int | None
+    goodput_share: float | None
+    """Requests within every limit, of those done or refused; None without a limit."""
+    kv_tokens: int | None
+    warnings: str | None
+    """What the simulation warns of, in one line."""
+
+
+ROWS: dict[Kind, type[Row]] = {"steps": StepRow, "load": SimulatedRow, "interference": SimulatedRow}
+_TYPES: dict[str, Type] = {"str": "text", "int": "whole", "float": "number", "bool": "truth"}
+
+
+def types_of(kind: Kind) -> dict[str, Type]:
+    """Return the columns of a kind of sweep, in order, with their types."""
+    return {field.name: _TYPES[str(field.type).partition(" ")[0]] for field in fields(ROWS[kind])}
