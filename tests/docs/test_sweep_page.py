@@ -12,7 +12,7 @@ from tests.cli.runner import run
 
 def test_the_commands_of_the_page_run(repo_root: Path, own_folder: Path) -> None:
     text = (repo_root / "docs" / "sweep.md").read_text(encoding="utf-8")
-    (own_folder / "PRICES.csv").write_text("name,price_per_hour\nh100,2.5\na100,1.4\n", "utf-8")
+    (own_folder / "PRICES.csv").write_text("gpu,price_per_hour\nh100,2.5\na100,1.4\n", "utf-8")
     [block] = re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     for line in block.splitlines():
         result = run(shlex.split(line, comments=True)[1:])
