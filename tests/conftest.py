@@ -1,9 +1,13 @@
 """Where the files lie that some tests need besides the installed package; without them, those tests are skipped and say why."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job of a script's background: Ctrl-C could not be tested, nor in children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def find_checkout() -> Path | None:
