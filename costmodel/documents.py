@@ -149,6 +149,8 @@ class MemoryInfo(Frozen):
     kv_bytes_per_token: float
     kv_tokens: int
     kv_needed_bytes: float
+    kv_blocks: int
+    kv_blocks_needed: int
     fits: bool
 
 

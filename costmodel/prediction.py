@@ -269,7 +269,7 @@ def _warnings(deployment: Deployment, load: Load, spike: Spike, memory: Memory) 
     elif not memory.fits:
         found.append(
             f"does not fit: the workload needs {memory.kv_needed_bytes / GIB:.1f} GiB of KV cache per GPU, "
-            f"{memory.kv_available_bytes / GIB:.1f} GiB are free ({memory.kv_tokens:,} tokens)"
+            f"{memory.kv_available_bytes / GIB:.1f} GiB are free ({memory.kv_blocks_needed:,} blocks of {memory.kv_blocks:,})"
         )
     if spike.overload:
         found.append(

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job of a script's background: Ctrl-C could not be tested, nor in children
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as in a job of a script's background: Ctrl-C could not be tested, nor in children
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -36,14 +36,14 @@ class KvGroup:
     block_tokens: int
     layers: tuple[tuple[int, int], ...]
 
-    def blocks_of(self, tokens: int, in_flight: int) -> int:
-        """Return the blocks that a sequence of ``tokens`` needs while ``in_flight`` tokens are being computed.
+    def blocks_of(self, tokens: Value, in_flight: Value) -> Value:
+        """Return the blocks that a sequence of ``tokens`` needs while ``in_flight`` of them are being computed; arrays too.
 
         Full: ⌈tokens/block⌉. Window w: ⌈min(w − 1 + in_flight, tokens)/block⌉ + 1, since it may begin inside a block.
         """
         if self.window is None:
-            return int(kv_blocks(tokens, self.block_tokens))
-        return int(kv_blocks(min(self.window - 1 + in_flight, tokens), self.block_tokens)) + 1
+            return kv_blocks(tokens, self.block_tokens)
+        return kv_blocks(minimum(self.window - 1 + in_flight, tokens), self.block_tokens) + 1
 
 
 def kv_blocks(tokens: Value, block_tokens: int = BLOCK_TOKENS) -> Value:
@@ -51,28 +51,14 @@ def kv_blocks(tokens: Value, block_tokens: int = BLOCK_TOKENS) -> Value:
     return -(-tokens // block_tokens)
 
 
-def stage_kv_bytes(
-    deployment: Deployment,
-    stage: int,
-    context: Value = None,
-    chunk: Value = 0,
-    hybrid: bool = True,
-    block_tokens: int = BLOCK_TOKENS,
-) -> Value:
-    """Return KV-cache bytes on one GPU of a stage: per token, or of one sequence of ``context`` tokens in whole blocks [B].
-
-    A windowed layer keeps min(context, window + chunk) tokens of a sequence, in whole blocks like any other; all of them where the
-    engine's hybrid allocator is off. ``context`` and ``chunk`` may be float64 arrays.
-    """
-    total: Value = 0.0
-    for index, layers in Counter(stage_patterns(deployment)[stage]).items():
-        attention = deployment.architecture.kinds[index].attention
-        kept: Value = 1
-        if context is not None:
-            held = context if attention.window is None or not hybrid else minimum(context, attention.window + chunk)
-            kept = kv_blocks(held, block_tokens) * block_tokens
-        total += kv_elements_per_token(attention, deployment.tp) * deployment.kv_bytes * kept * layers
-    return total
+def stage_kv_bytes(deployment: Deployment, stage: int) -> float:
+    """Return KV-cache bytes per token on one GPU of a stage, every layer keeping it [B]."""
+    return sum(
+        kv_elements_per_token(deployment.architecture.kinds[index].attention, deployment.tp)
+        * deployment.kv_bytes
+        * layers
+        for index, layers in Counter(stage_patterns(deployment)[stage]).items()
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -122,8 +108,8 @@ def block_bytes(groups: Sequence[KvGroup]) -> int:
     return max(sum(page for _, page in group.layers) for group in groups)
 
 
-def sequence_blocks(groups: Sequence[KvGroup], tokens: int, in_flight: int) -> int:
-    """Return the blocks of the pool that one sequence of ``tokens`` needs: the sum over groups."""
+def sequence_blocks(groups: Sequence[KvGroup], tokens: Value, in_flight: Value) -> Value:
+    """Return the blocks of the pool that one sequence of ``tokens`` needs: the sum over groups; arrays too."""
     return sum(group.blocks_of(tokens, in_flight) for group in groups)
 
 

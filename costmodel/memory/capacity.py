@@ -1,21 +1,13 @@
-"""The KV cache that an engine makes of what is left: blocks of every stage and of the pool, and what a sequence takes of it."""
+"""What a KV cache holds of the longest sequence: what vLLM works out at start-up and logs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodel.deployment import Deployment
-from costmodel.memory.blocks import (
-    KvGroup,
-    block_bytes,
-    kv_groups,
-    longest_sequence,
-    sequence_blocks,
-    stage_groups,
-)
-from costmodel.memory.engines import SGLANG_WINDOW_SHARE, Budget, EngineSettings, stage_budget
-from costmodel.memory.weights import stage_patterns
+from costmodel.memory.blocks import KvGroup, longest_sequence, sequence_blocks
+from costmodel.memory.engines import Budget, EngineSettings
+from costmodel.memory.pool import pool_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,39 +41,21 @@ class Capacity:
 
 
 def capacity_of(deployment: Deployment, settings: EngineSettings, longest: int) -> Capacity:
-    """Return the KV cache that an engine makes of its memory, and what of it the longest sequence takes."""
-    budgets = tuple(stage_budget(deployment, stage, settings) for stage in range(deployment.pp))
-    groups = kv_groups(deployment, settings.block_tokens, settings.hybrid and settings.engine == "vllm")
+    """Return the KV cache that an engine makes of its memory, and what of it the longest sequence takes.
+
+    As at vLLM's start-up, the longest sequence counts as if it were all prompt: its windows hold a token budget beside themselves.
+    """
+    pool = pool_of(deployment, settings)
     allowed = max(deployment.architecture.max_positions or longest, longest)
-    sizes, first = [], 0
-    for pattern in stage_patterns(deployment):
-        sizes.append(_block_bytes(deployment, settings, stage_groups(groups, first, len(pattern))))
-        first += len(pattern)
-    held = tuple(int(max(budget.available, 0.0) // size) for budget, size in zip(budgets, sizes, strict=True))
-    blocks = min(held)
+    blocks = int(pool.blocks)
     return Capacity(
-        budgets,
-        groups,
-        tuple(sizes),
-        held,
+        pool.budgets,
+        pool.groups,
+        pool.block_bytes,
+        tuple(map(int, pool.stage_blocks)),
         blocks,
-        sequence_blocks(groups, longest, settings.in_flight),
-        longest_sequence(groups, blocks + (settings.engine != "vllm"), settings.in_flight, allowed),  # no null block
-    )
-
-
-def _block_bytes(deployment: Deployment, settings: EngineSettings, groups: Sequence[KvGroup]) -> int:
-    """Return the bytes of a block on one GPU of a stage; SGLang gives windowed layers fewer tokens [B]."""
-    if settings.engine != "sglang" or not settings.hybrid:
-        return block_bytes(groups)
-    windows = {
-        number: deployment.architecture.kinds[index].attention.window
-        for number, index in enumerate(deployment.architecture.pattern)
-    }
-    mixed = len({window is None for window in windows.values()}) > 1
-    return round(
-        sum(
-            page * (SGLANG_WINDOW_SHARE if mixed and windows[number] is not None else 1)
-            for number, page in groups[0].layers
-        )
+        sequence_blocks(pool.groups, longest, settings.in_flight),
+        longest_sequence(
+            pool.groups, blocks + (settings.engine != "vllm"), settings.in_flight, allowed
+        ),  # no null block
     )

@@ -63,9 +63,9 @@ class EngineSettings:
     hybrid: bool = True
 
     @property
-    def in_flight(self) -> int:
+    def in_flight(self) -> Value:
         """Tokens that may be on their way through the model at once, which a window has to hold beside itself."""
-        return int(self.rules.in_flight * self.token_budget)
+        return self.rules.in_flight * self.token_budget
 
 
 @dataclass(frozen=True, slots=True)

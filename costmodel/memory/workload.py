@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from costmodel.deployment import Deployment
-from costmodel.engine import default_max_num_seqs
-from costmodel.memory.blocks import BLOCK_TOKENS, stage_kv_bytes
-from costmodel.memory.engines import default_settings, stage_budget
+from costmodel.memory.blocks import stage_kv_bytes
+from costmodel.memory.pool import pool_of, workload_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +25,13 @@ class Memory:
     kv_tokens: int
     """Tokens that fit when every layer keeps every token; with a pipeline, in the stage that holds the fewest."""
     kv_needed_bytes: float
-    """KV cache of the workload: every stream and every prompt, in whole blocks."""
+    """KV cache of the workload: the blocks of every stream and every prompt."""
+    kv_blocks: int
+    """Blocks that sequences can have, with a pipeline in the stage that holds the fewest; the null block is not one of them."""
+    kv_blocks_needed: int
+    """Blocks of the workload."""
     fits: bool
+    """Whether those are enough."""
 
 
 def memory_of(
@@ -38,6 +42,7 @@ def memory_of(
     prompts: int,
     token_budget: int,
     max_num_seqs: int | None = None,
+    block_tokens: int | None = None,
 ) -> Memory:
     """Return the memory of the fullest GPU for ``streams`` at ``context`` beside ``prompts`` prompts of ``prompt`` tokens.
 
@@ -47,32 +52,29 @@ def memory_of(
         prompt, prompts: tokens of a prompt, and how many of them.
         token_budget: tokens per step the engine is set to, for the activation peak.
         max_num_seqs: sequences that the engine is set to, for the sampler's peak; by default those it takes on this GPU, at least
-            ``streams``.
+            as many as there are.
+        block_tokens: tokens per KV block; vLLM's on this part by default.
     """
-    rows = max(default_max_num_seqs(deployment), streams) if max_num_seqs is None else max_num_seqs
-    settings = replace(
-        default_settings(deployment), token_budget=token_budget, sequences=min(rows, max(token_budget, streams))
-    )
-    stages = []
-    for stage in range(deployment.pp):
-        budget = stage_budget(deployment, stage, settings)
-        per_token = stage_kv_bytes(deployment, stage)
-        needed = streams * stage_kv_bytes(deployment, stage, context + 1, token_budget)
-        needed += prompts * stage_kv_bytes(deployment, stage, prompt, token_budget)
-        blocks = max(budget.available, 0.0) // (per_token * BLOCK_TOKENS)
-        stages.append(
-            Memory(
-                weights_bytes=budget.weights,
-                activation_bytes=budget.activations,
-                non_torch_bytes=budget.non_torch,
-                cuda_graph_bytes=budget.cuda_graphs,
-                usable_bytes=budget.usable,
-                kv_available_bytes=budget.available,
-                kv_bytes_per_token=per_token,
-                kv_tokens=int(blocks) * BLOCK_TOKENS,
-                kv_needed_bytes=needed,
-                fits=needed <= budget.available,
-            )
+    settings = workload_settings(deployment, token_budget, streams + prompts, max_num_seqs)
+    if block_tokens is not None:
+        settings = replace(settings, block_tokens=block_tokens)
+    pool = pool_of(deployment, settings)
+    needed = int(pool.needed(streams, context, prompts, prompt))
+    stages = [
+        Memory(
+            weights_bytes=budget.weights,
+            activation_bytes=budget.activations,
+            non_torch_bytes=budget.non_torch,
+            cuda_graph_bytes=budget.cuda_graphs,
+            usable_bytes=budget.usable,
+            kv_available_bytes=budget.available,
+            kv_bytes_per_token=stage_kv_bytes(deployment, stage),
+            kv_tokens=int(pool.tokens),
+            kv_needed_bytes=float(needed * pool.block_bytes[stage]),
+            kv_blocks=int(pool.usable),
+            kv_blocks_needed=needed,
+            fits=needed <= pool.usable,
         )
-    fullest = min(stages, key=lambda memory: memory.kv_available_bytes - memory.kv_needed_bytes)
-    return replace(fullest, kv_tokens=min(memory.kv_tokens for memory in stages))
+        for stage, budget in enumerate(pool.budgets)
+    ]
+    return min(stages, key=lambda memory: memory.kv_available_bytes - memory.kv_needed_bytes)

@@ -11,8 +11,7 @@ from costmodel.planning.steady import Steady
 
 def needed_blocks(free: Room, load: Steady) -> int:
     """Return the KV blocks of all streams and prompts; each has room for the token that comes next."""
-    streams = load.streams * free.taken(load.context + 1)
-    return streams + (load.prompts * free.taken(load.prompt + 1) if load.prompts else 0)
+    return free.needed(load.streams, load.context, load.prompts, load.prompt)
 
 
 def fits(site: Site, load: Steady, budget: int, seqs: int) -> bool:

@@ -12,9 +12,9 @@ from costmodel.deployment import Deployment
 from costmodel.engine import default_max_num_seqs, default_token_budget, other_defaults
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import InputError, nearest, shown, suggestion
-from costmodel.memory.blocks import kv_groups, sequence_blocks
-from costmodel.memory.capacity import capacity_of
+from costmodel.memory.blocks import kv_blocks
 from costmodel.memory.engines import default_settings
+from costmodel.memory.pool import Pool, pool_of, workload_settings
 from costmodel.simulation.clock import Clock
 from costmodel.simulation.options import ServerOptions, SimulatedRung, check_options
 from costmodel.simulation.results import ServerInfo
@@ -138,19 +138,20 @@ class Room:
 
     Attributes:
         blocks: that requests can have; None for memory without end.
-        site, in_flight: of which :meth:`taken` is worked out.
+        block_tokens: tokens of one.
+        pool: where the blocks are worked out; None where they are given, and every layer keeps every token.
     """
 
     blocks: int | None
-    site: Site
-    in_flight: int
+    block_tokens: int
+    pool: Pool | None = None
 
-    def taken(self, tokens: int) -> int:
-        """Return the blocks that one sequence of ``tokens`` takes, all groups of layers together."""
-        deployment, size = self.site.deployment, block_tokens(self.site)
-        if deployment is None or self.site.options.get("kv_tokens") is not None:
-            return -(-tokens // size)
-        return sequence_blocks(kv_groups(deployment, size), tokens, self.in_flight)
+    def needed(self, streams: int, context: int, prompts: int, prompt: int) -> int:
+        """Return the blocks of streams and prompts, each with room for the token that comes next."""
+        if self.pool is not None:
+            return int(self.pool.needed(streams, context, prompts, prompt))
+        stream, one = kv_blocks(context + 1, self.block_tokens), kv_blocks(prompt + 1, self.block_tokens)
+        return int(streams * stream + prompts * one)
 
 
 def block_tokens(site: Site) -> int:
@@ -163,13 +164,11 @@ def block_tokens(site: Site) -> int:
 
 def room(site: Site, budget: int, seqs: int) -> Room:
     """Return the KV blocks that are left at a token budget and ``max_num_seqs``; one of vLLM's, the null block, is never given out."""
-    given, deployment = site.options.get("kv_tokens"), site.deployment
+    given, deployment, size = site.options.get("kv_tokens"), site.deployment, block_tokens(site)
     if given is not None:
-        return Room(whole(given, "kv-tokens", 1, 10**12) // block_tokens(site), site, budget)
+        return Room(whole(given, "kv-tokens", 1, 10**12) // size, size)
     if deployment is None:
-        return Room(None, site, budget)
-    settings = replace(
-        default_settings(deployment), token_budget=budget, sequences=min(seqs, budget), block_tokens=block_tokens(site)
-    )
-    capacity = capacity_of(deployment, settings, 1)
-    return Room(max(capacity.blocks - 1, 0), site, settings.in_flight)
+        return Room(None, size)
+    settings = replace(workload_settings(deployment, budget, 1, seqs), block_tokens=size)
+    pool = pool_of(deployment, settings)
+    return Room(int(pool.usable), size, pool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from costmodel.simulation.seats import Seats
 from costmodel.simulation.settings import Settings
 
 LIKE_A_DECODE = 1.01
@@ -22,6 +23,25 @@ def lockstep(clients: int | None, requests: int | None, spread: float, ramp: flo
         f"all {clients:,} clients begin at once with requests of one length and stay in step: their prompts queue for one another, "
         "and TTFT is that of such waves; a spread (0.2) of the lengths or a ramp tells them apart"
     ]
+
+
+def of_windows(seats: Seats, aside: int) -> tuple[str, ...]:
+    """Say how the memory of layers with a window is counted; nothing where there are none.
+
+    Args:
+        seats: what a sequence takes for them.
+        aside: blocks that are set aside for a prompt [blocks of the pool].
+    """
+    if seats.spare:
+        return (
+            "all layers have a window, and a sequence longer than that is counted as if it kept all its tokens: more would fit",
+        )
+    if not seats.windowed:
+        return ()
+    return (
+        "layers with a window take their KV blocks for the whole length of a sequence from its first token on, which is at most what they "
+        f"need; {aside:,} blocks are set aside for one prompt being prefilled, and several at once may take more",
+    )
 
 
 def unfelt_chunks(decode: float, prefill: float, prompt: int, settings: Settings, streams: int) -> list[str]:

@@ -278,7 +278,7 @@ class JumpingEngine(Engine):
         for state in self.partial:
             tokens = min(state.known + state.placeholders - state.computed, budget)
             budget -= tokens
-            needed += max(self._blocks(state.computed + tokens) - state.held, 0)
+            needed += max(self._blocks(state, state.computed + tokens) - state.held, 0)
         return needed <= self.pool.free
 
     # --- the flock --------------------------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ class JumpingEngine(Engine):
         served.tokens, served.last, served.done = state.output, time, True
         state.stale = 0
         if state.running:
-            state.held = self._blocks(state.computed)
+            state.held = self._blocks(state, state.computed)
             self._hold(state, state.computed)
             self._release(state)
             state.running = False
@@ -412,7 +412,7 @@ class JumpingEngine(Engine):
             if state.joined < self.count:
                 self._as_plain(state)
             if not state.request.held:
-                state.held = self._blocks(state.computed)
+                state.held = self._blocks(state, state.computed)
         if self.settings.asynchronous:
             for state in self.under_way.leaving:
                 state.placeholders = state.in_flight = 1
@@ -420,7 +420,7 @@ class JumpingEngine(Engine):
                 if not state.served.done:
                     state.served.tokens, state.served.last = state.output - 1, self.under_way.before
                     state.joined = self.count
-                state.held = self._blocks(state.computed)
+                state.held = self._blocks(state, state.computed)
                 self._hold(state, state.computed - 1)
             self.under_way.flock = 0
             if self.under_way.counting:

@@ -156,10 +156,10 @@ class Scheduler:
                     break
                 tokens = min(tokens, budget)
             taken = unused_among(hits) + own + (settings.watermark_blocks if self.running else 0)
-            needed = self._blocks(cached + tokens) - len(hits) - own
+            needed = self._blocks(state, cached + tokens) - len(hits) - own
             most = needed
             if settings.reserve_full_prompt:
-                most = max(needed, self._blocks(int(min(state.known, self.longest))) - len(hits) - own)
+                most = max(needed, self._blocks(state, int(min(state.known, self.longest))) - len(hits) - own)
             if most + taken > pool.free:
                 break
             pool.touch(hits)
@@ -192,13 +192,14 @@ class Scheduler:
 
     # --- blocks -----------------------------------------------------------------------------------------------------------
 
-    def _blocks(self, tokens: int) -> int:
-        return -(-tokens // self.settings.block_tokens)
+    def _blocks(self, state: State, tokens: int) -> int:
+        """Return the blocks of a request with ``tokens`` in the cache."""
+        return state.seat + -(-tokens // self.settings.block_tokens)
 
     def _needed(self, state: State, tokens: int) -> int:
         """Return the blocks that a running request takes for more tokens; where its context is held, the token before makes way."""
         reached = state.computed + tokens
-        return self._blocks(min(reached, state.prompt + 1) if state.request.held else reached) - state.held
+        return self._blocks(state, min(reached, state.prompt + 1) if state.request.held else reached) - state.held
 
     def _hold(self, state: State, tokens: int) -> None:
         """Let the prefix cache know the blocks that ``tokens`` fill."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from costmodel.building import build_parameters
 from costmodel.calibrations import choose_calibration
@@ -14,8 +14,10 @@ from costmodel.engine import default_max_num_seqs, default_token_budget
 from costmodel.equations.rates import CalibratedRates
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import InputError, shown
-from costmodel.memory import memory_of
+from costmodel.memory.blocks import BLOCK_TOKENS
+from costmodel.memory.engines import default_settings
 from costmodel.simulation import hints
+from costmodel.simulation.cache import Background, cache_of
 from costmodel.simulation.clock import Clock, FixedClock, StepClock, decode_alike
 from costmodel.simulation.options import ONE_STEP, ServerOptions
 from costmodel.simulation.results import ServerInfo
@@ -52,17 +54,18 @@ def make_server(
     prompt: int,
     budget: int | None = None,
     seqs: int | None = None,
-    unlimited_if_small: int = 0,
+    background: Background | None = None,
     typical: Callable[[Step], float] | None = None,
 ) -> Server:
     """Build a server.
 
     Args:
         options: what the user set.
-        prompt: tokens of the prompt that ``prefill_s`` is the time of.
+        prompt: tokens of the longest prompt, that ``prefill_s`` is the time of.
         budget: token budget where the options say nothing; None for vLLM's default [tokens].
         seqs: ``max_num_seqs`` likewise.
-        unlimited_if_small: tokens that the KV cache must hold, or else it is taken to be unlimited, and a warning says so.
+        background: what the KV cache must hold, or else it is taken to be unlimited, and a warning says so. Where ``max_num_seqs`` is not
+            set, memory is that of a server with places for it, whatever ``seqs`` says.
         typical: returns the time of a typical decode step, given what returns that of any; None for requests that are
             with the engine as soon as they are sent.
 
@@ -112,8 +115,10 @@ def make_server(
         clock = StepClock(build_parameters(deployment, rates))
         rung = "calibrated" if fitted else "roofline"
     settings = _settings(options, deployment, (budget, seqs), scheduler, policy)
-    settings, more = _memory(options, deployment, settings, unlimited_if_small)
-    warnings += more
+    cache = cache_of(options, deployment, settings, prompt, background)
+    settings = cache.settings
+    warnings += cache.warnings
+    notes += cache.notes
     delay = _delay(fitted, clock, settings.max_num_seqs, typical if deployment else None)
     info = ServerInfo(
         model=deployment.architecture.name if deployment else None,
@@ -123,7 +128,7 @@ def make_server(
         calibration=fitted.name if fitted else None,
         token_budget=settings.token_budget,
         max_num_seqs=settings.max_num_seqs,
-        kv_tokens=_kv_tokens(settings, options.get("kv_tokens") is not None),
+        kv_tokens=cache.tokens,
         block_tokens=settings.block_tokens,
         max_model_len=settings.max_model_len,
         scheduler=settings.scheduler,
@@ -151,12 +156,6 @@ def _step_time(seconds: float, name: str) -> float:
 
 SHORTEST_STEP, LONGEST_STEP = 1e-6, 1e6
 """Fixed step times [s]."""
-
-
-def _kv_tokens(settings: Settings, given: bool) -> int | None:
-    """Return the size of the KV cache as it was given, or else as vLLM's log prints it: the null block included [tokens]."""
-    blocks = settings.usable_blocks if given else settings.kv_blocks
-    return None if blocks is None else blocks * settings.block_tokens
 
 
 def _delay(
@@ -212,7 +211,7 @@ def _settings(
     settings = Settings(
         token_budget=chunk,
         max_num_seqs=whole(seqs, "max-num-seqs", 1, 1_000_000),
-        block_tokens=whole(options.get("block_tokens", 16), "block-size", 1, 65536),
+        block_tokens=whole(_block_tokens(options, deployment), "block-size", 1, 65536),
         chunked_prefill=bool(options.get("chunked_prefill", True)),
         long_prefill_token_threshold=whole(
             options.get("long_prefill_token_threshold", 0), "long-prefill-token-threshold"
@@ -232,54 +231,11 @@ def _settings(
     return settings
 
 
+def _block_tokens(options: ServerOptions, deployment: Deployment | None) -> object:
+    """Return the tokens of a KV block as they are asked for, or else vLLM's."""
+    usual = default_settings(deployment).block_tokens if deployment else BLOCK_TOKENS
+    return options.get("block_tokens", usual)
+
+
 FIXED_BUDGET, FIXED_SEQS = 8192, 1024
 """Token budget and sequences with fixed step times: vLLM's defaults on an 80 GB part."""
-
-
-def _memory(
-    options: ServerOptions, deployment: Deployment | None, settings: Settings, needed: int
-) -> tuple[Settings, list[str]]:
-    """Return the settings with the size of the KV cache and of the longest sequence, and warnings."""
-    warnings = []
-    given, longest = options.get("kv_tokens"), options.get("max_model_len")
-    blocks: int | None = None
-    if given is not None:
-        blocks = whole(given, "kv-tokens", 1, 10**12) // settings.block_tokens + 1
-    elif deployment is not None:
-        memory = memory_of(deployment, 1, 1, 1, 1, settings.token_budget, settings.max_num_seqs)
-        if memory.kv_available_bytes <= 0:
-            warnings.append(
-                "the weights leave no room for a KV cache: simulated as if memory had no end; use more GPUs (--tp)"
-            )
-        elif needed > memory.kv_tokens:
-            warnings.append(
-                f"does not fit: {needed:,} tokens of KV cache are needed, {memory.kv_tokens:,} are free; simulated as if they fitted"
-            )
-        else:
-            blocks = memory.kv_tokens // settings.block_tokens  # the null block included, as vLLM counts
-    if longest is not None:
-        longest = whole(longest, "max-model-len", 1)
-    elif deployment is not None and not needed:
-        longest = deployment.architecture.max_positions or None
-    if not settings.chunked_prefill and settings.scheduler == "vllm":
-        most, more = _whole_prompts(settings.token_budget, options.get("max_model_len"), longest)
-        if not needed:
-            longest, warnings = most, [*warnings, *more]
-    return replace(settings, kv_blocks=blocks, max_model_len=longest), warnings
-
-
-def _whole_prompts(budget: int, given: int | None, longest: int | None) -> tuple[int, list[str]]:
-    """Return the longest sequence without chunks, and a warning if that is less than it would be.
-
-    Whoever is preempted starts again in one step, the answer so far included: vLLM wants a token budget of max_model_len at least.
-    """
-    if given is not None and given > budget:
-        raise InputError(
-            f"without chunked prefill, max-model-len {given} needs a token budget as large: use --chunk {given} or more, "
-            f"or --max-model-len {budget} or less"
-        )
-    if longest is not None and longest <= budget:
-        return longest, []
-    return budget, [
-        f"without chunked prefill no sequence is longer than the token budget: answers end at {budget:,} tokens"
-    ]

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from costmodel.simulation.seats import NO_SEATS, Seats
+
 Scheduler = Literal["vllm", "prefill-first", "separate", "sarathi"]
 SCHEDULERS: tuple[str, ...] = get_args(Scheduler)
 DISAGGREGATED = "disaggregated"
@@ -36,6 +38,7 @@ class Settings:
         watermark: share of all blocks that must stay free when a request is admitted beside others.
         scheduler: ``vllm`` (V1), ``sarathi`` (decodes first, then chunks up to the budget), ``prefill-first`` (steps of whole prompts as
             long as any wait, and of decodes otherwise) or ``separate`` (the two kinds of steps in turns).
+        seats: blocks that a sequence takes for layers with a window.
     """
 
     token_budget: int
@@ -53,6 +56,7 @@ class Settings:
     watermark: float = 0.0
     hold_steps: int = 0
     scheduler: Scheduler = "vllm"
+    seats: Seats = NO_SEATS
 
     @property
     def usable_blocks(self) -> int | None:
@@ -63,7 +67,9 @@ class Settings:
     def longest(self) -> float:
         """Longest sequence that the engine can hold, prompt and answer; infinity for no limit [tokens]."""
         blocks = self.usable_blocks
-        held = math.inf if blocks is None else blocks * self.block_tokens
+        held = math.inf
+        if blocks is not None:
+            held = max(blocks - self.seats.of(blocks * self.block_tokens), 0) * self.block_tokens
         return min(math.inf if self.max_model_len is None else self.max_model_len, held)
 
     @property

@@ -13,6 +13,7 @@ from typing import Unpack
 from costmodel.checks import positive, whole
 from costmodel.hardware.errors import InputError, shown
 from costmodel.simulation import hints, remarks
+from costmodel.simulation.cache import Background
 from costmodel.simulation.options import ServerOptions, check_options, truth
 from costmodel.simulation.pools import Pools, pools_info
 from costmodel.simulation.requests import Listed, Request, Source
@@ -103,8 +104,8 @@ def run_interference(
     )
     options = ServerOptions(**{"asynchronous": False, **options})
     one_step = prompt * prompts + streams
-    needed = streams * (context + 1) + prompts * (prompt + injected_output)
-    server = make_server(options, prompt, one_step, streams + MOST_INJECTED, unlimited_if_small=needed)
+    held = Background(streams, context, prompts, prompt + injected_output - 1)
+    server = make_server(options, prompt, one_step, streams + MOST_INJECTED, held)
     _check_room(server.settings, streams, context, grow)
     runs = []
     for prompted in ([], injected):

@@ -19,13 +19,13 @@ class State:
         in_flight: tokens in steps under way; ``stale`` of them were scheduled before a preemption.
         given: tokens that steps, those under way included, give.
         total: tokens that are known when it ends; a standing stream has one, at the beginning, that no step has given.
-        held: blocks; ``full`` of them could be found again, the first of those, in ``shared``, by others too.
+        held: blocks; ``full`` of them could be found again, the first of those, in ``shared``, by others too; ``seat`` of them for windows.
         left: what is free but still holds this request's tokens, after a preemption.
     """
 
     __slots__ = (
         "base", "computed", "end_at", "full", "given", "held", "in_flight", "in_flock", "joined", "known", "left", "output", "placeholders",
-        "prefix", "prompt", "request", "running", "serial", "served", "shared", "stale", "total",
+        "prefix", "prompt", "request", "running", "seat", "serial", "served", "shared", "stale", "total",
     )  # fmt: skip
 
     def __init__(self, request: Request, served: Served, serial: int, output: int, prefix: list[Key]) -> None:
@@ -34,6 +34,7 @@ class State:
         self.known = request.prompt
         self.total = request.prompt + output + request.standing
         self.computed = self.placeholders = self.in_flight = self.stale = self.given = self.held = self.full = 0
+        self.seat = 0
         self.shared: list[Block] = []
         self.prefix = prefix
         self.left: list[Run] = []

@@ -203,6 +203,7 @@ class Engine(Scheduler):
         served = Served(request)
         self.tally.served.append(served)
         state = State(request, served, self.serials, self._output(request), self._prefix(request))
+        state.seat = self.settings.seats.of(request.prompt + 1 if request.held else state.total)
         self.serials += 1
         if request.prefilled is not None:
             state.known, state.given = request.prompt + 1, 1
@@ -213,7 +214,7 @@ class Engine(Scheduler):
             return
         # The stream has its context in the cache and waits for its next token; one that is held has that token's block as well.
         state.known, state.computed = request.prompt + 1, request.prompt
-        state.held = min(self._blocks(request.prompt + request.held), self.pool.free)
+        state.held = min(self._blocks(state, request.prompt + request.held), self.pool.free)
         self.pool.allocate(state.held)
         served.scheduled = served.first = served.last = self.now
         state.running = True

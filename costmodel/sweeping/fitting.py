@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from costmodel.deployment import Deployment
-from costmodel.engine import default_max_num_seqs
-from costmodel.memory.blocks import BLOCK_TOKENS, stage_kv_bytes
-from costmodel.memory.engines import default_settings, stage_budget
+from costmodel.memory.pool import Pool, pool_of, workload_settings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Room:
-    """Memory of one GPU; arrays that broadcast.
+    """KV cache of one GPU beside one prompt; arrays that broadcast.
 
     Attributes:
+        pool: its blocks.
         available: for the KV cache [B].
-        tokens: that the cache holds.
+        tokens: that the cache holds if every layer keeps every token.
     """
 
+    pool: Pool
     available: Any
     tokens: Any
 
+    def needed_blocks(self, streams: Any, context: Any, prompt: Any) -> Any:
+        """Return the blocks of streams at ``context`` and of one prompt."""
+        return self.pool.needed(streams, context, 1, prompt)
+
+    def bytes_of(self, blocks: Any) -> Any:
+        """Return the bytes of blocks [B]."""
+        return blocks * float(self.pool.block_bytes[0])
+
+    def holds(self, blocks: Any) -> Any:
+        """Tell whether there are so many blocks."""
+        return blocks <= self.pool.usable
+
 
 def room_of(deployment: Deployment, streams: Any, budget: Any) -> Room:
-    """Return the room for a KV cache at token budgets, for so many streams."""
-    rows = np.maximum(default_max_num_seqs(deployment), streams)
-    settings = replace(
-        default_settings(deployment),
-        token_budget=budget,
-        sequences=np.minimum(rows, np.maximum(budget, streams)),
-    )
-    available = stage_budget(deployment, 0, settings).available
-    block = stage_kv_bytes(deployment, 0) * BLOCK_TOKENS
-    return Room(available, np.maximum(available, 0.0) // block * BLOCK_TOKENS)
-
-
-def needed_bytes(deployment: Deployment, streams: Any, context: Any, prompt: Any, budget: Any) -> Any:
-    """Return the KV cache of streams at ``context`` and of one prompt, in whole blocks [B]."""
-    held = streams * stage_kv_bytes(deployment, 0, context + 1, budget)
-    return held + stage_kv_bytes(deployment, 0, prompt, budget)
+    """Return the room for a KV cache at token budgets, for so many streams and a prompt."""
+    pool = pool_of(deployment, workload_settings(deployment, budget, streams + 1))
+    return Room(pool, pool.budgets[0].available, pool.tokens)

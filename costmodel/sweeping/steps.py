@@ -17,7 +17,7 @@ from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.catalog import load_gpu
 from costmodel.rungs import MAX_STEPS
 from costmodel.sweeping.columns import Column, Floats
-from costmodel.sweeping.fitting import needed_bytes, room_of
+from costmodel.sweeping.fitting import Room, room_of
 from costmodel.sweeping.grid import INNER, Grid
 from costmodel.sweeping.loops import solve_loops
 from costmodel.sweeping.mixed import chunk_sum, seconds
@@ -63,8 +63,8 @@ def sweep_steps(deployment: Deployment, fitted: Calibration | None, grid: Grid) 
     parameters = build_parameters(deployment, CalibratedRates(fitted)) if fitted else roofline_parameters(deployment)
     points = points_of(grid, default_token_budget(deployment))
     room = room_of(deployment, points.streams, points.budget)
-    needed = needed_bytes(deployment, points.streams, points.context, points.prompt, points.budget)
-    problem = _problems(deployment, points, room.available, needed, grid.inner)
+    needed = room.needed_blocks(points.streams, points.context, points.prompt)
+    problem = _problems(deployment, points, room, needed, grid.inner)
     values: dict[str, Any] = {
         "gpus": float(deployment.gpus),
         "tensor_parallel": float(deployment.tp),
@@ -76,8 +76,8 @@ def sweep_steps(deployment: Deployment, fitted: Calibration | None, grid: Grid) 
         "output_tokens": points.output,
         "kv_tokens": room.tokens,
         "kv_available_bytes": room.available,
-        "kv_needed_bytes": needed,
-        "fits": needed <= room.available,
+        "kv_needed_bytes": room.bytes_of(needed),
+        "fits": room.holds(needed),
     }
     timed = (problem == ANSWERED) | (problem >= LOOP_LONG)
     for name, value in _times(parameters, points, timed).items():
@@ -126,7 +126,7 @@ def problem_texts(deployment: Deployment) -> tuple[str, ...]:
     )
 
 
-def _problems(deployment: Deployment, points: Points, available: Any, needed: Any, shape: tuple[int, ...]) -> Any:
+def _problems(deployment: Deployment, points: Points, held: Room, needed: Any, shape: tuple[int, ...]) -> Any:
     """Return the first problem of every row, by number."""
     budget, limit = points.budget, deployment.architecture.max_positions or np.inf
     room = budget - points.streams
@@ -134,16 +134,16 @@ def _problems(deployment: Deployment, points: Points, available: Any, needed: An
         steps = np.where(room > 0, np.ceil(points.prompt / room), 1)
     asked = ~np.isnan(points.output)
     total = points.prompt + np.where(asked, points.output, 0)
-    loop_needed = needed_bytes(deployment, points.streams, total, points.prompt, budget)
+    loop_needed = held.needed_blocks(points.streams, total, points.prompt)
     checks = {
         NO_ROOM: room < 1,
         MANY_STEPS: steps > MAX_STEPS,
         TOO_LONG: (points.prompt > limit) | (points.context + 1 > limit),
-        NO_CACHE: available <= 0,
-        NO_FIT: needed > available,
+        NO_CACHE: held.available <= 0,
+        NO_FIT: ~held.holds(needed),
         LOOP_LONG: asked & (total > limit),
         LOOP_PLACES: asked & (points.streams > default_max_num_seqs(deployment)),
-        LOOP_FIT: asked & (loop_needed > available),
+        LOOP_FIT: asked & ~held.holds(loop_needed),
     }
     found = np.zeros(shape, dtype=np.int8)
     for number, holds in reversed(checks.items()):

@@ -8,6 +8,7 @@ from costmodel.deployment import deploy
 from costmodel.equations.step import step_operators
 from costmodel.equations.work import Chunk, make_work
 from costmodel.memory import kv_blocks, stage_kv_bytes
+from costmodel.memory.blocks import block_bytes, kv_groups, sequence_blocks
 from costmodel.prediction import predict
 
 
@@ -69,9 +70,9 @@ def test_blocks_round_up_per_sequence() -> None:
 def test_without_the_hybrid_allocator_sliding_layers_keep_everything() -> None:
     # traps: full price where the hybrid manager is disabled (vLLM-metal pull request 563).
     deployment = deploy("gpt-oss-120b", "h100")
-    full = stage_kv_bytes(deployment, 0, context=8192, hybrid=False)
-    assert full == 8192 * 73_728
-    assert stage_kv_bytes(deployment, 0, context=8192, chunk=0) == 8192 * 73_728 / 2 + 128 * 73_728 / 2
+    alike, groups = kv_groups(deployment, hybrid=False), kv_groups(deployment)
+    assert sequence_blocks(alike, 8192, 1) * block_bytes(alike) == 8192 * 73_728
+    assert sequence_blocks(groups, 8192, 1) * block_bytes(groups) == (8192 + 128 + 16) * 73_728 / 2
 
 
 def test_replicas_do_not_divide_a_request_s_cache() -> None:

@@ -25,6 +25,7 @@ from costmodel.memory import (
     stage_patterns,
     stage_weight_bytes,
 )
+from costmodel.memory.blocks import block_bytes, kv_groups, sequence_blocks
 from costmodel.memory.engines import default_settings, stage_budget
 from costmodel.prediction import predict
 from tests.strategies import deployments, examples
@@ -136,8 +137,8 @@ def test_a_workload_that_overflows_the_cache_says_so() -> None:
 )
 def test_sequences_take_whole_blocks(tokens: int, blocks: int) -> None:
     # vLLM's block of 16 tokens, rounded up per sequence: 15,049 tokens are 941 blocks (118 of 128).
-    deployment = deploy("Llama-3.1-8B", "h100")
-    assert stage_kv_bytes(deployment, 0, tokens) == blocks * 16 * 131_072
+    groups = kv_groups(deploy("Llama-3.1-8B", "h100"))
+    assert sequence_blocks(groups, tokens, 1) * block_bytes(groups) == blocks * 16 * 131_072
 
 
 def test_the_workload_needs_every_sequence_in_whole_blocks() -> None:
@@ -150,9 +151,11 @@ def test_windowed_layers_keep_their_window_and_the_chunk() -> None:
     # gpt-oss-20b: 12 layers of window 128 and 12 full, 2·8·64·2 B = 2,048 B per token and layer.
     deployment = deploy("gpt-oss-20b", "h100")
     assert stage_kv_bytes(deployment, 0) == 24 * 2048  # at short context like full layers
-    assert stage_kv_bytes(deployment, 0, 100) == 24 * 2048 * 112
-    long = stage_kv_bytes(deployment, 0, 100_000, chunk=2048)
-    assert long == 12 * 2048 * 100_000 + 12 * 2048 * (128 + 2048)
+    groups = kv_groups(deployment)
+    assert block_bytes(groups) == 12 * 2048 * 16
+    assert sequence_blocks(groups, 100, 2048) == 7 + 7 + 1  # a window may begin inside a block
+    assert sequence_blocks(groups, 100_000, 2048) == 6250 + (128 + 2048) // 16 + 1
+    assert sequence_blocks(groups, 100_000, 1) == 6250 + 128 // 16 + 1
 
 
 def test_mla_keeps_its_latent_on_every_gpu() -> None:
@@ -257,7 +260,8 @@ def test_more_workload_needs_more_cache(
     ):
         other = memory_of(deployment, *load, 2048)
         assert slack(other) <= slack(base)
-    assert base.fits == (base.kv_needed_bytes <= base.kv_available_bytes)
+    assert base.fits == (base.kv_blocks_needed <= base.kv_blocks)
+    assert base.kv_needed_bytes <= max(base.kv_available_bytes, 0) or not base.fits
 
 
 def slack(memory: Memory) -> float:

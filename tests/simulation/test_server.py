@@ -9,6 +9,7 @@ import pytest
 from costmodel.engine import default_max_num_seqs, default_token_budget
 from costmodel.hardware.errors import InputError
 from costmodel.memory import memory_of
+from costmodel.simulation.cache import Background
 from costmodel.simulation.clock import FixedClock, StepClock
 from costmodel.simulation.options import ServerOptions
 from costmodel.simulation.server import (
@@ -124,7 +125,9 @@ def test_whose_token_budget_counts(options: dict[str, Any], budget: int | None, 
 
 @pytest.mark.parametrize("gpu", ["h100", "a100", "l40s", "t4"])
 def test_sequences_fit_into_the_engines_budget_where_neither_is_given(gpu: str) -> None:
-    server = make_server(ServerOptions(gpu=gpu, model="Llama-3.2-1B", chunk="engine"), 100, 10**6, 4128, 1)
+    server = make_server(
+        ServerOptions(gpu=gpu, model="Llama-3.2-1B", chunk="engine"), 100, 10**6, 4128, Background(1, 1, 0, 0)
+    )
     assert server.settings.max_num_seqs == min(4128, server.settings.token_budget)
 
 
@@ -135,11 +138,11 @@ def test_weights_that_leave_no_room() -> None:
 
 
 def test_what_does_not_fit_is_simulated_as_if_it_did_where_that_is_asked_for() -> None:
-    small = make_server(ServerOptions(), 100, unlimited_if_small=1000)
+    small = make_server(ServerOptions(), 100, background=Background(1, 1000, 0, 0))
     assert small.settings.kv_blocks is not None
-    large = make_server(ServerOptions(), 100, unlimited_if_small=10**8)
+    large = make_server(ServerOptions(), 100, background=Background(10_000, 9_999, 0, 0))
     assert large.settings.kv_blocks is None
-    assert any("does not fit: 100,000,000 tokens" in warning for warning in large.warnings)
+    assert any("does not fit: 6,250,000 KV blocks" in warning for warning in large.warnings)
     assert large.settings.max_model_len is None
 
 

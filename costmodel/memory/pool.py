@@ -1,0 +1,111 @@
+"""KV blocks of a server, and what sequences take of them: the one rule of predictions, sweeps, plans and simulations.
+
+A sequence that only decodes has one token in a step; a prompt may fill the token budget. Layers with a window w keep a token until no query
+needs it, so a stream holds min(context, w − 1 + 1) tokens of them and a prompt min(prompt, w − 1 + budget), and both those of a second step
+where steps are scheduled ahead (vllm/v1/core/single_type_kv_cache_manager.py: ``SlidingWindowManager``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from costmodel.deployment import Deployment
+from costmodel.engine import default_max_num_seqs
+from costmodel.equations.numerics import Value, maximum, minimum
+from costmodel.memory.blocks import KvGroup, block_bytes, kv_groups, sequence_blocks, stage_groups
+from costmodel.memory.engines import SGLANG_WINDOW_SHARE, Budget, EngineSettings, default_settings, stage_budget
+from costmodel.memory.weights import stage_patterns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pool:
+    """The KV cache that an engine makes of what is left.
+
+    Attributes:
+        settings: of the engine; its token budget and sequences may be float64 arrays, and so is then what follows from them.
+        budgets: memory of every pipeline stage.
+        groups: of layers, of the whole model.
+        block_bytes: of every stage [B].
+        stage_blocks: blocks that every stage could hold.
+        blocks: of the pool: those of the stage with fewest.
+    """
+
+    settings: EngineSettings
+    budgets: tuple[Budget, ...]
+    groups: tuple[KvGroup, ...]
+    block_bytes: tuple[int, ...]
+    stage_blocks: tuple[Value, ...]
+    blocks: Value
+
+    @property
+    def usable(self) -> Value:
+        """Blocks that sequences can have: vLLM keeps one, the null block, for itself."""
+        return maximum(self.blocks - (self.settings.engine == "vllm"), 0)
+
+    @property
+    def tokens(self) -> Value:
+        """Tokens that it holds if every layer keeps every token."""
+        return self.blocks // len(self.groups) * min(group.block_tokens for group in self.groups)
+
+    def stream(self, context: Value) -> Value:
+        """Return the blocks of a sequence that decodes at ``context``, its next token included."""
+        return sequence_blocks(self.groups, context + 1, self.settings.rules.in_flight)
+
+    def prompt(self, tokens: Value) -> Value:
+        """Return the blocks of a prompt being prefilled, and of the first token of its answer."""
+        return sequence_blocks(self.groups, tokens + 1, self.settings.in_flight)
+
+    def needed(self, streams: Value, context: Value, prompts: Value, prompt: Value) -> Value:
+        """Return the blocks of ``streams`` at ``context`` beside ``prompts`` prompts of ``prompt`` tokens."""
+        return streams * self.stream(context) + prompts * self.prompt(prompt)
+
+
+def pool_of(deployment: Deployment, settings: EngineSettings) -> Pool:
+    """Return the KV cache that an engine makes of its memory."""
+    budgets = tuple(stage_budget(deployment, stage, settings) for stage in range(deployment.pp))
+    groups = kv_groups(deployment, settings.block_tokens, settings.hybrid and settings.engine == "vllm")
+    sizes, first = [], 0
+    for pattern in stage_patterns(deployment):
+        sizes.append(_block_bytes(deployment, settings, stage_groups(groups, first, len(pattern))))
+        first += len(pattern)
+    held = tuple(maximum(budget.available, 0.0) // size for budget, size in zip(budgets, sizes, strict=True))
+    blocks = held[0]
+    for others in held[1:]:
+        blocks = minimum(blocks, others)
+    return Pool(settings, budgets, groups, tuple(sizes), held, blocks)
+
+
+def workload_settings(
+    deployment: Deployment, token_budget: Value, sequences: Value, max_num_seqs: int | None = None
+) -> EngineSettings:
+    """Return vLLM's defaults at a token budget.
+
+    Args:
+        deployment: model and part.
+        token_budget: tokens per step.
+        sequences: that a workload has at once, for which there must be places.
+        max_num_seqs: as it is set; by default vLLM's, at least ``sequences``.
+    """
+    rows = maximum(default_max_num_seqs(deployment), sequences) if max_num_seqs is None else max_num_seqs
+    return replace(
+        default_settings(deployment),
+        token_budget=token_budget,
+        sequences=minimum(rows, maximum(token_budget, sequences)),
+    )
+
+
+def _block_bytes(deployment: Deployment, settings: EngineSettings, groups: tuple[KvGroup, ...]) -> int:
+    """Return the bytes of a block on one GPU of a stage; SGLang gives windowed layers fewer tokens [B]."""
+    if settings.engine != "sglang" or not settings.hybrid:
+        return block_bytes(groups)
+    windows = {
+        number: deployment.architecture.kinds[index].attention.window
+        for number, index in enumerate(deployment.architecture.pattern)
+    }
+    mixed = len({window is None for window in windows.values()}) > 1
+    return round(
+        sum(
+            page * (SGLANG_WINDOW_SHARE if mixed and windows[number] is not None else 1)
+            for number, page in groups[0].layers
+        )
+    )

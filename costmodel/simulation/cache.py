@@ -1,0 +1,133 @@
+"""The KV cache of a simulated server: how large it is, and how long a sequence may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from costmodel.checks import whole
+from costmodel.deployment import Deployment
+from costmodel.hardware.errors import InputError
+from costmodel.memory.blocks import kv_blocks
+from costmodel.memory.pool import pool_of, workload_settings
+from costmodel.simulation import hints
+from costmodel.simulation.options import ServerOptions
+from costmodel.simulation.seats import Seats, seats_of
+from costmodel.simulation.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """What is to be in the KV cache at once.
+
+    Attributes:
+        streams, context: sequences that decode, and their tokens.
+        prompts, prompt: prompts beside them, and what each has in the cache at its end [tokens].
+    """
+
+    streams: int
+    context: int
+    prompts: int
+    prompt: int
+
+    def blocks(self, seats: Seats, size: int) -> int:
+        """Return the simulated blocks of ``size`` tokens that it takes."""
+        stream = seats.of(self.context + 1) + kv_blocks(self.context + 1, size)
+        return int(
+            self.streams * stream + self.prompts * (seats.of(self.prompt + 1) + kv_blocks(self.prompt + 1, size))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """The KV cache of a server.
+
+    Attributes:
+        settings: with its size, and that of the longest sequence.
+        tokens: as it was given, or else as vLLM counts, the null block included; None for no limit.
+        notes, warnings: what has to be said.
+    """
+
+    settings: Settings
+    tokens: int | None
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def cache_of(
+    options: ServerOptions,
+    deployment: Deployment | None,
+    settings: Settings,
+    prompt: int,
+    background: Background | None,
+) -> Cache:
+    """Return the KV cache: as it is given, or by the rule of :mod:`costmodel.memory.pool`.
+
+    Args:
+        options: what the user set.
+        deployment: model and GPUs; None with fixed step times.
+        settings: without the size of the cache and of the longest sequence.
+        prompt: tokens of the longest prompt.
+        background: what it must hold, or else it has no limit, and a warning says so.
+
+    Raises:
+        InputError: an option is out of range, or they contradict each other.
+    """
+    given, longest = options.get("kv_tokens"), options.get("max_model_len")
+    cache = Cache(settings, None, (), ())
+    if given is not None:
+        blocks = whole(given, "kv-tokens", 1, 10**12) // settings.block_tokens
+        cache = Cache(replace(settings, kv_blocks=blocks + 1), blocks * settings.block_tokens, (), ())
+    elif deployment is not None:
+        cache = _worked_out(options, deployment, settings, prompt, background)
+    warnings = cache.warnings
+    if longest is not None:
+        longest = whole(longest, "max-model-len", 1)
+    elif deployment is not None and background is None:
+        longest = deployment.architecture.max_positions or None
+    if not settings.chunked_prefill and settings.scheduler == "vllm":
+        most, more = _whole_prompts(settings.token_budget, options.get("max_model_len"), longest)
+        if background is None:
+            longest, warnings = most, (*warnings, *more)
+    return replace(cache, settings=replace(cache.settings, max_model_len=longest), warnings=warnings)
+
+
+def _worked_out(
+    options: ServerOptions, deployment: Deployment, settings: Settings, prompt: int, background: Background | None
+) -> Cache:
+    """Return the KV cache that memory leaves; none where it is too small, and a warning."""
+    load = background or Background(0, 0, 0, 0)
+    places = None if background and options.get("max_num_seqs") is None else settings.max_num_seqs
+    asked = workload_settings(deployment, settings.token_budget, load.streams + load.prompts, places)
+    pool = pool_of(deployment, replace(asked, block_tokens=settings.block_tokens))
+    if pool.budgets[0].available <= 0:
+        said = "the weights leave no room for a KV cache: simulated as if memory had no end; use more GPUs (--tp)"
+        return Cache(settings, None, (), (said,))
+    needed = int(pool.needed(load.streams, load.context, load.prompts, load.prompt))
+    if needed > pool.usable:
+        said = (
+            f"does not fit: {needed:,} KV blocks are needed, {int(pool.usable):,} are free; simulated as if they fitted"
+        )
+        return Cache(settings, None, (), (said,))
+    seats = seats_of(pool)
+    aside = seats.set_aside(prompt, pool.settings.in_flight)
+    blocks = max(int(pool.usable) - aside, 0) // seats.full
+    blocks = max(blocks, load.blocks(seats, settings.block_tokens) if background else 0)
+    settings = replace(settings, kv_blocks=blocks + 1, seats=seats)
+    return Cache(settings, int(pool.tokens), hints.of_windows(seats, aside), ())
+
+
+def _whole_prompts(budget: int, given: int | None, longest: int | None) -> tuple[int, list[str]]:
+    """Return the longest sequence without chunks, and a warning if that is less than it would be.
+
+    Whoever is preempted starts again in one step, the answer so far included: vLLM wants a token budget of max_model_len at least.
+    """
+    if given is not None and given > budget:
+        raise InputError(
+            f"without chunked prefill, max-model-len {given} needs a token budget as large: use --chunk {given} or more, "
+            f"or --max-model-len {budget} or less"
+        )
+    if longest is not None and longest <= budget:
+        return longest, []
+    return budget, [
+        f"without chunked prefill no sequence is longer than the token budget: answers end at {budget:,} tokens"
+    ]
