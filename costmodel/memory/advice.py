@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from costmodel.deployment import Deployment, divides
+from costmodel.engine import GIB
+from costmodel.memory.capacity import Capacity
 from costmodel.memory.documents import MemoryAdvice, MemoryPlan
 from costmodel.memory.engines import EngineSettings
 
@@ -16,15 +19,17 @@ DTYPES = ("fp8", "int8", "int4")
 MOST_GPUS = 1024
 
 
-def advise(deployment: Deployment, settings: EngineSettings, longest: int, again: Again) -> tuple[MemoryAdvice, ...]:
+def advise(deployment: Deployment, settings: EngineSettings, made: Capacity, again: Again) -> tuple[MemoryAdvice, ...]:
     """Return changes that make it fit, one flag each, the smallest change of each first.
 
     Args:
         deployment, settings: that do not fit.
-        longest: longest sequence that fits as it is; 0 for none.
+        made: what there is of a KV cache as it is.
         again: plans again with some flags changed.
     """
-    found = []
+    found, longest = [], made.longest
+    if settings.kv_cache_bytes is not None:
+        found += _smaller_cache(settings.kv_cache_bytes, made.budgets[made.fullest].excess, again)
     if longest:
         found += _first("--max-model-len", [("max_model_len", longest)], again)
     found += _first("--gpu-memory-utilization", [("gpu_memory_utilization", 0.95)], again, settings.fraction < 0.95)
@@ -43,6 +48,18 @@ def advise(deployment: Deployment, settings: EngineSettings, longest: int, again
     stages = [size for size in (2, 4, 8, 16, 32) if deployment.pp < size <= architecture.layer_count]
     found += _first("--pp", [("pp", size) for size in stages], again, not any(each.change == "--tp" for each in found))
     return tuple(found)
+
+
+def _smaller_cache(given: int, excess: float, again: Again) -> list[MemoryAdvice]:
+    """Return the largest KV cache that the GPU has room for, in hundredths of a GiB, as advice; nothing if it would not do."""
+    hundredths = math.floor((given - excess) / GIB * 100)
+    if not excess or hundredths < 1:
+        return []
+    plan = again(kv_cache_memory_bytes=int(hundredths / 100 * GIB))
+    if plan is None or not plan.memory.fits:
+        return []
+    concurrency = plan.memory.max_concurrency
+    return [MemoryAdvice(change="--kv-cache-memory-gib", value=f"{hundredths / 100:g}", max_concurrency=concurrency)]
 
 
 def _halves(name: str, value: int, least: int = 1) -> list[tuple[str, Any]]:

@@ -53,12 +53,12 @@ def kv_blocks(tokens: Value, block_tokens: int = BLOCK_TOKENS) -> Value:
 
 def stage_kv_bytes(deployment: Deployment, stage: int) -> float:
     """Return KV-cache bytes per token on one GPU of a stage, every layer keeping it [B]."""
-    return sum(
-        kv_elements_per_token(deployment.architecture.kinds[index].attention, deployment.tp)
-        * deployment.kv_bytes
-        * layers
+    kinds = deployment.architecture.kinds
+    elements = sum(
+        kv_elements_per_token(kinds[index].attention, deployment.tp) * layers
         for index, layers in Counter(stage_patterns(deployment)[stage]).items()
     )
+    return float(elements * deployment.kv_bytes)
 
 
 @lru_cache(maxsize=1024)

@@ -34,10 +34,10 @@ class Capacity:
 
     @property
     def fullest(self) -> int:
-        """The stage that holds the fewest blocks."""
-        return min(
-            range(len(self.budgets)), key=lambda stage: (self.stage_blocks[stage], self.budgets[stage].available)
-        )
+        """The stage that has too little memory for a given KV cache, else the one that holds the fewest blocks."""
+        stages = range(len(self.budgets))
+        budgets, held = self.budgets, self.stage_blocks
+        return min(stages, key=lambda stage: (-budgets[stage].excess, held[stage], budgets[stage].available))
 
 
 def capacity_of(deployment: Deployment, settings: EngineSettings, longest: int) -> Capacity:

@@ -80,6 +80,8 @@ class Budget:
     """Those that the engine takes from its budget."""
     available: Value
     """For the KV cache; negative if not even the rest fits."""
+    excess: float = 0.0
+    """What a KV cache of a given size takes beside the rest, beyond what the GPU has."""
 
 
 def stage_budget(deployment: Deployment, stage: int, settings: EngineSettings) -> Budget:
@@ -105,9 +107,11 @@ def stage_budget(deployment: Deployment, stage: int, settings: EngineSettings) -
     non_torch = non_torch_bytes(deployment, rules)
     graphs = 0.0 if settings.eager or not rules.graphs_inside else cuda_graph_bytes(deployment, stage, settings)
     available = usable - weights - activations - non_torch - graphs
-    if settings.kv_cache_bytes is not None:
-        available = float(settings.kv_cache_bytes)
-    return Budget(usable, weights, activations, non_torch, graphs, available)
+    if settings.kv_cache_bytes is None:
+        return Budget(usable, weights, activations, non_torch, graphs, available)
+    given = float(settings.kv_cache_bytes)  # whatever the utilisation
+    excess = max(given - (total - weights - (activations + non_torch + graphs)), 0.0)
+    return Budget(usable, weights, activations, non_torch, graphs, given, excess)
 
 
 def gpus_that_talk(deployment: Deployment) -> int:

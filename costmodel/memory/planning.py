@@ -99,7 +99,7 @@ def plan_memory(
             return None
         return _document(other, told, length, capacity_of(other, told, length))
 
-    return plan.model_copy(update={"advice": advise(deployment, settings, made.longest, again)})
+    return plan.model_copy(update={"advice": advise(deployment, settings, made, again)})
 
 
 def make_settings(
@@ -182,7 +182,7 @@ def _document(deployment: Deployment, settings: EngineSettings, longest: int, ma
         kv_blocks_per_sequence=made.per_sequence,
         max_concurrency=concurrency,
         max_model_len=made.longest,
-        fits=made.per_sequence + null_block <= made.blocks,
+        fits=made.per_sequence + null_block <= made.blocks and not budget.excess,
     )
     flags = EngineFlags(
         name=settings.engine,  # type: ignore[arg-type]

@@ -51,6 +51,12 @@ def binding(flags: EngineFlags, memory: MemoryPlanInfo) -> str:
         return (
             f"{takes} leave no room for a KV cache in the {memory.usable_bytes / GIB:.1f} GiB that the engine may use"
         )
+    rest = memory.activation_bytes + memory.non_torch_bytes + memory.cuda_graph_bytes
+    left = memory.total_bytes - memory.weights_bytes - rest
+    if flags.kv_cache_memory_bytes is not None and flags.kv_cache_memory_bytes > left:
+        beside = f"weights of {memory.weights_bytes / GIB:.1f} GiB and {rest / GIB:.1f} GiB of activations and the like"
+        room = f"leave {left / GIB:.2f} of {memory.total_bytes / GIB:.1f} GiB" if left > 0 else "leave no room"
+        return f"{beside} {room} for a KV cache of {flags.kv_cache_memory_bytes / GIB:.2f} GiB"
     if not memory.fits:
         return (
             f"one sequence of {flags.max_model_len:,} tokens takes {memory.kv_blocks_per_sequence:,} KV blocks; "

@@ -148,3 +148,38 @@ def test_more_memory_never_holds_less(tokens: int, rows: int, share: float, vers
     assert plan_memory(gpu_memory_utilization=share + 0.02, **asked).memory.kv_blocks >= base.kv_blocks
     assert plan_memory(gpu="h200", gpu_memory_utilization=share, **asked).memory.kv_blocks >= base.kv_blocks
     assert base.fits == (base.kv_blocks_per_sequence + 1 <= base.kv_blocks)
+
+
+def test_a_given_kv_cache_must_fit_beside_the_rest() -> None:
+    asked: dict[str, Any] = {"gpu": "h100", "max_model_len": 8192}
+    plan = plan_memory(**asked, kv_cache_memory_bytes=500 * GIB)
+    assert not plan.memory.fits
+    assert "for a KV cache of 500.00 GiB" in plan.binds
+    (smaller,) = (each for each in plan.advice if each.change == "--kv-cache-memory-gib")
+    largest = float(smaller.value)
+    assert plan_memory(**asked, kv_cache_memory_bytes=int(largest * GIB)).memory.fits
+    assert not plan_memory(**asked, kv_cache_memory_bytes=int((largest + 0.01) * GIB)).memory.fits
+    assert plan_memory(**asked, kv_cache_memory_bytes=40 * GIB, gpu_memory_utilization=0.5).memory.fits  # it has no say
+
+
+def test_no_kv_cache_is_small_enough_beside_weights_that_do_not_fit() -> None:
+    plan = plan_memory("Llama-3.1-70B", "t4", kv_cache_memory_bytes=4 * GIB, max_model_len=4096)
+    assert not plan.memory.fits
+    assert "leave no room for a KV cache of 4.00 GiB" in plan.binds
+    assert "--kv-cache-memory-gib" not in [each.change for each in plan.advice]
+
+
+def test_every_stage_of_a_pipeline_has_to_hold_a_given_kv_cache() -> None:
+    # Llama-3.2-1B in 3 stages of 5, 6 and 5 layers: the last has a table and the sampler beside its layers
+    asked: dict[str, Any] = {"model": "Llama-3.2-1B", "gpu": "t4", "pp": 3, "dtype": "fp16", "max_model_len": 8192}
+    plan = plan_memory(**asked)
+    left = min(
+        plan.memory.total_bytes
+        - each.weights_bytes
+        - each.activation_bytes
+        - each.non_torch_bytes
+        - each.cuda_graph_bytes
+        for each in plan.stages
+    )
+    for size, fits in ((int(left), True), (int(left) + 2**20, False)):
+        assert plan_memory(**asked, kv_cache_memory_bytes=size).memory.fits is fits
