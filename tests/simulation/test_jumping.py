@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.memory.blocks import KvGroup
 from costmodel.simulation.jumping import JumpingEngine, can_jump
 from costmodel.simulation.requests import Request
+from costmodel.simulation.seats import Seats
 from costmodel.simulation.settings import Settings
 from costmodel.simulation.stepping import Engine
 from costmodel.simulation.tally import Tally
@@ -53,6 +55,20 @@ def test_crowded_workloads(group: int) -> None:
     for seed in range(group, 150, 3):
         happened += counted(*compare(crowded_workload(seed)))
     least = {"preemptions": 500, "hits": 500, "resumed": 200}
+    assert all(happened[what] > count for what, count in least.items()), happened
+
+
+@pytest.mark.parametrize("group", range(3))
+def test_crowded_workloads_of_layers_with_a_window(group: int) -> None:
+    happened: Counter[str] = Counter()
+    for seed in range(group, 120, 3):
+        workload = crowded_workload(seed)
+        windows = tuple(KvGroup(width, workload.settings.block_tokens, ()) for width in (6, 20)[: 1 + seed % 2])
+        settings = replace(workload.settings, seats=Seats(windows, 1 + seed % 3, 0, 2))
+        if settings.kv_blocks is not None:  # room for as many sequences as without
+            settings = replace(settings, kv_blocks=settings.kv_blocks + 4 * settings.seats.of(10**6))
+        happened += counted(*compare(replace(workload, settings=settings)))
+    least = {"preemptions": 100, "hits": 100, "resumed": 50}
     assert all(happened[what] > count for what, count in least.items()), happened
 
 
