@@ -42,7 +42,7 @@ class Wanted:
 
     def excess(self, option: GpuOption) -> float:
         """Return the largest share of its limit that a measure reaches; above 1 where one is missed."""
-        values = [
+        values: list[float] = [
             value / limit
             for name in MEASURES
             if (limit := getattr(self.slo, f"{name}_s")) is not None
@@ -106,9 +106,9 @@ def _option(site: Site, common: dict[str, Any], wanted: Wanted, price: float | N
         closest = max(limits, key=lambda name: values[name] / limits[name])
         said = [f"{closest.upper()} {ms(values[closest])} of {ms(limits[closest])}"]
     tokens = load.streams / values["tpot"]  # none where the mean gap has no end
+    common |= {f"{name}_s": value for name, value in values.items() if value < math.inf}
     return GpuOption(
         **{**common, "meets": not missed}, missed=tuple(missed), why="; ".join(said),
-        **{f"{name}_s": value for name, value in values.items() if value < math.inf},
         cost_per_million_tokens=cost / (tokens * 3600) * 1e6 if cost is not None and tokens else None,
     )  # fmt: skip
 

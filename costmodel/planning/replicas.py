@@ -55,7 +55,7 @@ def plan_replicas(
         trace, form, limit, speed: recorded requests instead, as in :func:`costmodel.simulate_trace`.
         ttft, tpot, itl, e2e: limits [s]; None for none.
         percentile: at which they hold, above 0 and at most 100.
-        requests: that are simulated at a rate; None for as many as come in five times the time of an answer, from 1,000 to 30,000.
+        requests: that are simulated at a rate; None for as many as come in five times the time of an answer, from 2,000 to 30,000.
         balancing: ``round-robin`` or ``random``.
         around: so many more numbers of servers, on both sides of the answer, are simulated for the curve.
         progress: called with every fleet that was simulated.

@@ -26,7 +26,7 @@ from costmodel.simulation.workloads import gamma
 
 LIFETIMES = 5
 """Arrivals last so many times the time of an answer: servers that are empty at first fill in one, and a queue shows in the others."""
-FEWEST, MOST_REQUESTS = 1000, 30_000
+FEWEST, MOST_REQUESTS = 2000, 30_000
 """Requests that are simulated at a rate, where it is not said how many."""
 
 
