@@ -98,7 +98,7 @@ def _plan(
     below = [question.run(prefill - 1, decode)] if prefill > 1 else []
     below += [question.run(prefill, decode - 1)] if decode > 1 else []
     common["runs"] = question.all()
-    common["warnings"] = (*common["warnings"], *made.too_short(at))
+    common["warnings"] = (*common["warnings"], *made.too_short(at, " to decode"))
     binding = {"prefill_servers": "none", "decode_servers": "none"}
     said = [f"{prefill:,} to prefill and {decode:,} to decode hold all limits"]
     for run in below:

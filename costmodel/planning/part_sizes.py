@@ -40,6 +40,10 @@ class Wanted:
         """Return a part (name, or path of a profile) with a tensor-parallel size."""
         return make_site({**self.server, "gpu": part, "tp": tp}, self.load.prompt)
 
+    def budget(self, site: Site) -> int:
+        """Return the token budget at a site: as asked for, or the default there."""
+        return site.default_budget if isinstance(self.chunk, str) else self.chunk
+
     def excess(self, option: GpuOption) -> float:
         """Return the largest share of its limit that a measure reaches; above 1 where one is missed."""
         values: list[float] = [
@@ -77,7 +81,7 @@ def sizes(part: str, price: float | None, wanted: Wanted) -> Iterable[GpuOption]
 def _option(site: Site, common: dict[str, Any], wanted: Wanted, price: float | None) -> GpuOption:
     """Return one part with one number of GPUs, and whether it will do."""
     load, slo = wanted.load, wanted.slo
-    budget = site.default_budget if isinstance(wanted.chunk, str) else wanted.chunk
+    budget = wanted.budget(site)
     cost = None if price is None else price * site.info.gpus
     common |= {"gpus": site.info.gpus, "rung": site.info.rung, "cost_per_hour": cost}
     if (longer := too_long(site, load)) is not None:
@@ -105,7 +109,8 @@ def _option(site: Site, common: dict[str, Any], wanted: Wanted, price: float | N
     if not missed:
         closest = max(limits, key=lambda name: values[name] / limits[name])
         said = [f"{closest.upper()} {ms(values[closest])} of {ms(limits[closest])}"]
-    tokens = load.streams / values["tpot"]  # none where the mean gap has no end
+    replicas = site.info.gpus // common["tensor_parallel"]  # of the attention, each with the streams
+    tokens = replicas * load.streams / values["tpot"]  # none where the mean gap has no end
     common |= {f"{name}_s": value for name, value in values.items() if value < math.inf}
     return GpuOption(
         **{**common, "meets": not missed}, missed=tuple(missed), why="; ".join(said),

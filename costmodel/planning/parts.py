@@ -13,6 +13,7 @@ from costmodel.hardware.catalog import gpu_names, load_gpu
 from costmodel.hardware.errors import InputError
 from costmodel.planning.answering import limits_of, ms, nearest_limit, too_long, up, verified
 from costmodel.planning.documents import Advice, GpuOption, GpuPlan, Nearest
+from costmodel.planning.fitting_in import fewer_streams, seats
 from costmodel.planning.part_sizes import MEASURES, Wanted, rank, ranked, sizes
 from costmodel.planning.serving import PlanOptions
 from costmodel.planning.steady import checked
@@ -109,13 +110,16 @@ def _plan(parts: Mapping[str, str], wanted: Wanted, table: Prices | None) -> Gpu
     options = ranked(tried)
     good = [option for option in options if option.meets]
     best = min(good, key=lambda option: (option.rung == "roofline", *rank(option))) if good else None
-    info = None if best is None else wanted.site(parts[best.gpu], best.tensor_parallel).info
+    site = None if best is None else wanted.site(parts[best.gpu], best.tensor_parallel)
+    notes: tuple[str, ...] = () if table else ("no prices were given (--prices): sorted by the number of GPUs",)
+    if site is not None:  # several attention replicas: the load is that of each
+        notes += tuple(note for note in site.notes if "attention replicas" in note)
     common: dict[str, Any] = {
         "model": load_model(wanted.server.get("model", "Llama-3.1-8B"))[0].name,
         "gpu": None if best is None else best.name,
         "gpus": None if best is None else best.gpus,
         "rung": None if best is None else best.rung,
-        "calibration": None if info is None else info.calibration,
+        "calibration": None if site is None else site.info.calibration,
         "workload": {
             "kind": "interference", "prompt_tokens": load.prompt, "streams": load.streams, "context_tokens": load.context,
             "every_s": load.every, "chunk_tokens": wanted.chunk,
@@ -124,7 +128,7 @@ def _plan(parts: Mapping[str, str], wanted: Wanted, table: Prices | None) -> Gpu
         "options": tuple(options),
         "tried": tuple(tried),
         "currency": table.currency if table else None,
-        "notes": () if table else ("no prices were given (--prices): sorted by the number of GPUs",),
+        "notes": notes,
     }  # fmt: skip
     if best is None:
         binding, binds, near = _refusal(parts, tried, wanted)
@@ -221,13 +225,16 @@ def _that_holds(parts: Mapping[str, str], last: GpuOption, wanted: Wanted) -> tu
         return (Nearest(change="--max-gpus", value=last.gpus, text=f"--max-gpus {last.gpus}"),)
     if last.missed == ("token_budget",):
         return (Nearest(change="--chunk", value=wanted.load.one_step, text=f"--chunk {wanted.load.one_step}"),)
+    site = wanted.site(parts[last.gpu], last.tensor_parallel)
     if last.missed == ("max_model_len",):
-        longer = too_long(wanted.site(parts[last.gpu], last.tensor_parallel), wanted.load)
+        longer = too_long(site, wanted.load)
         return tuple(longer[1]) if longer else ()
     options = [option for name in gpu_names() for option in sizes(name, None, replace(wanted, most=None))]
     fitting = [option for option in options if option.ttft_s is not None]
     if not fitting:
-        return ()
+        budget = wanted.budget(site)
+        fewer = fewer_streams(site, wanted.load, budget, seats(site, wanted.load, budget))
+        return (fewer,) if fewer else ()
     best = min(
         fitting, key=lambda option: (not option.meets, option.gpus, option.rung == "roofline", option.tpot_s or 0.0)
     )

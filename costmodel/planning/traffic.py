@@ -97,11 +97,12 @@ class Asked:
             "nearest": (more,) if more else (),
         }
 
-    def too_short(self, run: FleetRun) -> tuple[str, ...]:
+    def too_short(self, run: FleetRun, kind: str = "") -> tuple[str, ...]:
         """Return a warning if arrivals end before servers are full, or before it shows that they do not keep up; nothing otherwise.
 
         Args:
             run: the fleet that is the answer.
+            kind: of servers that the closed form counts, in words.
         """
         requests, rate = self.traffic.requests, self.traffic.rate
         answer = self.lifetime if run.e2e_s is None else min(self.lifetime, run.e2e_s)
@@ -109,7 +110,7 @@ class Asked:
         if span >= LIFETIMES * answer * (1 - 1e-9):
             return ()
         text = f"requests come for {ms(span)} only, {span / answer:.2g} times as long as an answer takes: that does not fill the servers, "
-        text += f"and a load that lasts may take more, by the closed form {self.closed_form.servers:,}"
+        text += f"and a load that lasts may take more, by the closed form {self.closed_form.servers:,}{kind}"
         if rate is not None:
             text += f"; simulate more (--requests {math.ceil(LIFETIMES * answer * rate)})"
         return (text,)

@@ -126,11 +126,26 @@ def test_another_part_is_judged_by_the_limits() -> None:
     assert found.advice.gpus == near.value
 
 
+def test_a_load_that_fits_nowhere() -> None:
+    asked: dict[str, Any] = {"tpot": 1.0, "context": 100_000, "gpus": ["h100"]}
+    plan = costmodel.plan_gpu(streams=800, **asked)
+    assert plan.binding == "kv_memory"
+    [near] = plan.nearest
+    assert near.change == "--streams"
+    assert near.enough
+    assert costmodel.plan_gpu(streams=int(near.value), **asked).feasible
+    assert not costmodel.plan_gpu(streams=int(near.value) + 1, **asked).feasible
+
+
 def test_experts_over_more_gpus() -> None:
     plan = costmodel.plan_gpu(tpot=0.02, model="Qwen3-30B-A3B", ep=4, gpus=["h100"])
     assert plan.advice is not None
     assert (plan.advice.gpus, plan.advice.tensor_parallel) == (4, 1)
     assert [(option.gpus, option.tensor_parallel) for option in plan.tried] == [(4, 1), (4, 2), (4, 4)]
+    assert any("4 attention replicas" in note for note in plan.notes)
+    priced = costmodel.plan_gpu(tpot=0.02, model="Qwen3-30B-A3B", ep=4, prices={"h100": 3.6}).tried[0]
+    tokens = 4 * 32 / (priced.tpot_s or 1)  # of four replicas
+    assert priced.cost_per_million_tokens == pytest.approx(4 * 3.6 / 3600 / tokens * 1e6)
 
 
 def test_a_profile_of_ones_own(tmp_path: Path) -> None:
