@@ -147,7 +147,7 @@ def _parts(plan: GpuPlan) -> str:
     for each in plan.options:
         row = [
             each.gpu,
-            count(each.gpus),
+            count(each.gpus) + (f" (TP {each.tensor_parallel})" if 1 < each.gpus != each.tensor_parallel else ""),
             "yes" if each.meets and each.rung == "calibrated" else "maybe" if each.meets else "no",
         ]
         row += [_ms(each.tpot_s), _ms(each.ttft_s), _ms(each.itl_s)]

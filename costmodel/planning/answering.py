@@ -9,6 +9,7 @@ from costmodel.checks import positive
 from costmodel.hardware.errors import InputError
 from costmodel.planning.documents import Nearest, Plan, Slo
 from costmodel.planning.serving import Site
+from costmodel.planning.steady import Steady
 
 Answer = TypeVar("Answer", bound=Plan)
 Holds = Callable[[int], bool]
@@ -84,6 +85,26 @@ def nearest_limit(name: str, seconds: float, what: str = "") -> Nearest:
     )
 
 
+def too_long(site: Site, load: Steady) -> tuple[str, list[Nearest]] | None:
+    """Return what is said where a stream or a prompt is longer than a sequence may be, each with its next token; None where none is.
+
+    Args:
+        site: of which ``max_model_len`` counts, or else the model's limit.
+        load: streams and prompts.
+    """
+    most, longest = site.most_tokens, max(load.context, load.prompt) + 1
+    if most is None or longest <= most:
+        return None
+    near = []
+    if site.allowed_tokens is None or longest <= site.allowed_tokens:
+        near.append(Nearest(change="--max-model-len", value=longest, text=f"--max-model-len {longest}"))
+    for name, tokens in (("context", load.context), ("prompt", load.prompt)):
+        if tokens >= most > 1:
+            near.append(Nearest(change=f"--{name}", value=most - 1, text=f"--{name} {most - 1}"))
+    which = "prompt" if load.prompt > load.context else "context"
+    return f"a {which} of {longest - 1:,} tokens and the next one are more than max_model_len, {most:,}", near
+
+
 ARGUMENTS = {
     "--itl-ms": "itl",
     "--ttft-ms": "ttft",
@@ -94,6 +115,9 @@ ARGUMENTS = {
     "--max-num-seqs": "max_num_seqs",
     "--max-model-len": "max_model_len",
     "--chunk": "chunk",
+    "--prompt": "prompt",
+    "--context": "context",
+    "--max-gpus": "most",
 }
 """Option → argument of the functions."""
 TIMES = ("itl", "ttft", "tpot", "every")

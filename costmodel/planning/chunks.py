@@ -9,8 +9,19 @@ from typing import Any, Unpack
 
 from costmodel.checks import whole
 from costmodel.hardware.errors import InputError
-from costmodel.planning.answering import first_that, head, last_that, limits_of, ms, nearest_limit, over, up, verified
-from costmodel.planning.confirming import interference_numbers
+from costmodel.planning.answering import (
+    first_that,
+    head,
+    last_that,
+    limits_of,
+    ms,
+    nearest_limit,
+    over,
+    too_long,
+    up,
+    verified,
+)
+from costmodel.planning.confirming import interference_numbers, unserved
 from costmodel.planning.documents import Advice, Checked, ChunkPlan, ChunkPoint, Nearest, Slo
 from costmodel.planning.fitting_in import fewer_streams, fits, more_gpus, needed_blocks, no_room, seats
 from costmodel.planning.serving import PlanOptions, Site, make_site, room
@@ -108,35 +119,37 @@ def _plan(
         )
     asked = _Question(site, load, slo, step)
     found = asked.best()
-    nowhere = found.binding == "kv_memory" and found.budget is None
+    nowhere = found.binding in ("kv_memory", "max_model_len") and found.budget is None
     workload: dict[str, str | int | float | bool | None] = {
         "kind": "interference", "prompt_tokens": load.prompt, "prompts": load.prompts, "streams": load.streams,
         "context_tokens": load.context, "every_s": load.every,
     }  # fmt: skip
-    common = {
+    common: dict[str, Any] = {
         **head(site), "workload": workload, "limits": slo, "multiple": step, "points": () if nowhere else asked.points(found.budget),
-        "notes": site.notes, "warnings": (*site.warnings, *site.too_long(load.prompt)),
+        "notes": site.notes, "warnings": site.warnings,
     }  # fmt: skip
-    at = found.budget
-    if at is None or not found.feasible:
+    budget = found.budget
+    at = None if budget is None else asked.check(budget, confirm)
+    if budget is None or not found.feasible:
+        common["warnings"] += unserved(at)
         return ChunkPlan(
-            **common, feasible=False, binding=found.binding, binds=found.binds, nearest=found.nearest,
-            at=None if at is None else asked.check(at, confirm),
-        )  # fmt: skip
-    following = (at // step + 1) * step
-    top = asked.top
+            **common, feasible=False, binding=found.binding, binds=found.binds, nearest=found.nearest, at=at
+        )
+    following, top = (budget // step + 1) * step, asked.top
+    after = None if budget >= top else asked.check(following, confirm)
+    common["warnings"] += unserved(at, after)
     return ChunkPlan(
         **common,
         feasible=True,
         binding=found.binding,
         binds=found.binds,
         advice=Advice(
-            max_num_batched_tokens=at,
+            max_num_batched_tokens=budget,
             binding={"max_num_batched_tokens": found.binding},
         ),
-        exact_max_num_batched_tokens=at if at >= top else last_that(asked.holds, at, following - 1),
-        at=asked.check(at, confirm),
-        after=None if at >= top else asked.check(following, confirm),
+        exact_max_num_batched_tokens=budget if after is None else last_that(asked.holds, budget, following - 1),
+        at=at,
+        after=after,
     )
 
 
@@ -195,6 +208,8 @@ class _Question:
     def best(self) -> _Found:
         """Return the largest budget within the limits."""
         load, limit = self.load, self.slo.itl_s or 0.0
+        if (longer := too_long(self.site, load)) is not None:
+            return _Found(None, False, "max_model_len", longer[0], tuple(longer[1]))
         if not self.fits(load.streams + 1):
             return self._no_memory()
         room_for = self._multiple(
@@ -210,18 +225,21 @@ class _Question:
                 "prompt",
                 "the whole prompt goes through in one step within the limit: a larger budget changes nothing",
             )
-        elif budget == room_for:
-            binding, binds = (
-                "kv_memory",
-                f"the KV cache binds: {no_room(self.site, load, budget + self.step, self._seats(budget + self.step))}",
-            )
         else:
-            following = (budget // self.step + 1) * self.step
-            binding = "itl"
-            binds = (
-                f"the limit on the gaps binds: {ms(self.gap(budget))} at {budget:,} tokens per step; at {following:,} "
-                f"{over(self.gap(following), limit)}"
-            )
+            following = budget + 1 if budget < self.least else budget + self.step
+            if self.calm(following) or budget == room_for:
+                binding, binds = (
+                    "kv_memory",
+                    f"the KV cache binds: {no_room(self.site, load, following, self._seats(following))}",
+                )
+            else:
+                if not self.calm(self.least):  # a rounder number than the next one
+                    following = max(following, self.least)
+                binding = "itl"
+                binds = (
+                    f"the limit on the gaps binds: {ms(self.gap(budget))} at {budget:,} tokens per step; at {following:,} "
+                    f"{over(self.gap(following), limit)}"
+                )
         if not self.keeps_up(budget):
             return self._too_slow(budget, binding)
         wanted = self.slo.ttft_s

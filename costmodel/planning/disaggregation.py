@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
-from costmodel.planning.documents import Advice, FleetPlan, FleetRun
+from costmodel.planning.documents import Advice, FleetPlan, FleetRun, Slo
 from costmodel.planning.fleets import Traffic, run_alone, run_apart, run_replicas
+from costmodel.planning.refusing import refusal, tried
 from costmodel.planning.replicas import MOST_SERVERS
-from costmodel.planning.searching import Search, refusal, sentence, worst
+from costmodel.planning.searching import Search, sentence, worst
 from costmodel.planning.steady import Steady, drain_s
 from costmodel.planning.traffic import Asked, check_server, make_traffic, slo_of
 from costmodel.simulation.options import ServerOptions
@@ -61,29 +62,43 @@ def plan_disaggregation(
     Raises:
         InputError: a name, number or combination that cannot be.
     """
+    asked: dict[str, Any] = {
+        "rate": rate, "trace": trace, "prompt": prompt, "output": output, "spread": spread, "burstiness": burstiness, "requests": requests,
+        "form": form, "limit": limit, "speed": speed, "balancing": "round-robin", "seed": seed, "apart": True,
+    }  # fmt: skip
     slo = slo_of(percentile, ttft=ttft, tpot=tpot, itl=itl, e2e=e2e)
     pools = Pools(bandwidth=bandwidth, latency=latency).checked()
     check_server(server, plan_disaggregation)
-    made = make_traffic(
-        rate, trace, slo, server, prompt=prompt, output=output, spread=spread, burstiness=burstiness, requests=requests,
-        form=form, limit=limit, speed=speed, seed=seed, balancing="round-robin", apart=True,
-    )  # fmt: skip
+    return tried(lambda changed, flags: _plan(slo, changed, pools, compare, progress, flags), asked, server)
+
+
+def _plan(
+    slo: Slo,
+    asked: dict[str, Any],
+    pools: Pools,
+    compare: bool,
+    progress: Callable[[FleetRun], None] | None,
+    server: ServerOptions,
+) -> FleetPlan:
+    """Answer :func:`plan_disaggregation`."""
+    made = make_traffic(slo, server, **asked)
     common = made.common("disaggregation") | {"closed_form": made.closed_form}
-    if made.nowhere is not None:
-        return FleetPlan(**common, **made.nowhere)
+    if (nowhere := made.nowhere()) is not None:
+        return FleetPlan(**common, **nowhere)
     question = _Question(made, pools, progress)
     alone = run_alone(made.traffic, pools)
     if not alone.meets:
-        return FleetPlan(**common, **refusal(slo, alone, (), made.per_server))
+        return FleetPlan(**common, **refusal(made, alone, ()))
     found = question.fewest()
     common["runs"] = question.all()
     if found is None:
-        return FleetPlan(**common, **refusal(slo, None, question.all(), made.per_server))
+        return FleetPlan(**common, **refusal(made, None, question.all()))
     prefill, decode = found
     at = question.run(prefill, decode)
     below = [question.run(prefill - 1, decode)] if prefill > 1 else []
     below += [question.run(prefill, decode - 1)] if decode > 1 else []
     common["runs"] = question.all()
+    common["warnings"] = (*common["warnings"], *made.too_short(at, " to decode"))
     binding = {"prefill_servers": "none", "decode_servers": "none"}
     said = [f"{prefill:,} to prefill and {decode:,} to decode hold all limits"]
     for run in below:

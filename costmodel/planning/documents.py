@@ -31,13 +31,15 @@ class Slo(Sparse):
     """At which TTFT, TPOT, ITL and end-to-end latency are taken, of loads that are simulated."""
 
 
-class Nearest(Frozen):
+class Nearest(Sparse):
     """One change after which the limit that binds holds."""
 
     change: str
     """What changes, as the command line has it: ``--itl-ms``, ``--tp``, ``--every``."""
     value: float
-    """In SI units: seconds for times."""
+    """In SI units: seconds for times; of ``--gpu`` the number of GPUs."""
+    gpu: str | None = None
+    """Canonical name of the part, of ``--gpu``."""
     text: str
     """The same in words, with the unit."""
     enough: bool = True
@@ -87,6 +89,8 @@ class Checked(Sparse):
     simulated_tpot_s: float | None = None
     simulated_ttft_s: float | None = None
     """The longest TTFT of the simulation."""
+    simulated_prompts: int | None = None
+    """Prompts that it served; with 0 it confirms nothing."""
 
 
 class Plan(Sparse):
@@ -160,7 +164,11 @@ class GpuOption(Sparse):
     """Canonical name of the part."""
     name: str
     gpus: int
+    tensor_parallel: int = 1
+    """Less than ``gpus`` where experts are spread over more (``--ep``)."""
     meets: bool
+    missed: tuple[str, ...] = ()
+    """Limits that do not hold; ``part`` where the part does not run the model as it was asked for."""
     why: str
     """Which limit does not hold, or what is closest to its limit."""
     rung: Literal["roofline", "calibrated"] | None = None
@@ -194,7 +202,7 @@ class FleetRun(Sparse):
     gpus: int
     meets: bool
     missed: tuple[str, ...] = ()
-    """Limits that do not hold; ``load`` where requests come faster than they are answered."""
+    """Limits that do not hold; ``load`` where requests come faster than they are answered, ``refused`` where no server takes too many."""
     ttft_s: float | None = None
     """At the percentile; None where so many requests got no token."""
     tpot_s: float | None = None

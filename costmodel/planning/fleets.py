@@ -155,6 +155,8 @@ def _told(
         "e2e": _at(share, [item.last - item.request.arrival if item.done else math.inf for item in served]),
     }
     missed = []
+    if _at(share, [math.inf if item.refused else 0.0 for item in served]):  # of ITL there are no gaps that could tell
+        missed.append("refused")
     for name, value in reached.items():
         limit = getattr(slo, f"{name}_s")
         if limit is not None and value is not None and value > limit:

@@ -84,20 +84,32 @@ class Site:
         given = self.options.get("max_model_len")
         if given is not None:
             return whole(given, "max-model-len", 1)
-        return self.deployment.architecture.max_positions or None if self.deployment else None
+        return self.allowed_tokens
 
-    def too_long(self, tokens: int) -> tuple[str, ...]:
-        """Return a warning if no sequence may be so long [tokens]; nothing otherwise."""
-        most = self.most_tokens
-        if most is None or tokens < most:
-            return ()
-        return (f"a prompt of {tokens:,} tokens and its answer are more than the {most:,} that a sequence may have",)
+    @property
+    def allowed_tokens(self) -> int | None:
+        """Longest sequence that the model allows, whatever ``max_model_len`` is; None for no limit [tokens]."""
+        return self.deployment.architecture.max_positions or None if self.deployment else None
 
     def simulated(self, **changed: Any) -> ServerOptions:
         """Return the options of a simulation of this site, those that are None left out."""
         asked: dict[str, Any] = {"scheduler": "vllm", **self.options, **changed}
         taken: ServerOptions = {name: value for name, value in asked.items() if value is not None}  # type: ignore[assignment]
         return taken
+
+
+def check_longest(given: int | None, deployment: Deployment | None) -> None:
+    """Refuse a ``max_model_len`` that the model does not allow, as ``plan_memory`` does.
+
+    Raises:
+        InputError: it is longer than the model's.
+    """
+    allowed = deployment.architecture.max_positions if deployment else 0
+    if given is not None and deployment and allowed and whole(given, "max-model-len", 1) > allowed:
+        name = deployment.architecture.name
+        raise InputError(
+            f"max-model-len {given:,} is more than the {allowed:,} that {name} allows; use at most {allowed}"
+        )
 
 
 def make_site(options: PlanOptions, prompt: int, others: Mapping[str, Any] | None = None) -> Site:
@@ -123,6 +135,7 @@ def make_site(options: PlanOptions, prompt: int, others: Mapping[str, Any] | Non
         ServerOptions(**{"scheduler": "vllm", **options, "kv_tokens": ENDLESS, "max_num_seqs": 1}),  # type: ignore[typeddict-item]
         prompt,
     )
+    check_longest(options.get("max_model_len"), server.deployment)
     notes = server.notes
     if server.deployment is not None:
         engine = options.get("engine", "vllm")

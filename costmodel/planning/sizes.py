@@ -8,8 +8,8 @@ from typing import Any, Literal, Unpack
 
 from costmodel.checks import choice, whole
 from costmodel.hardware.errors import InputError
-from costmodel.planning.answering import head, last_that, limits_of, ms, nearest_limit, over, up, verified
-from costmodel.planning.confirming import interference_numbers
+from costmodel.planning.answering import head, last_that, limits_of, ms, nearest_limit, over, too_long, up, verified
+from costmodel.planning.confirming import interference_numbers, unserved
 from costmodel.planning.documents import Advice, Bound, Checked, Nearest, SizePlan, Slo
 from costmodel.planning.fitting_in import fewer_streams, more_gpus, needed_blocks, no_room
 from costmodel.planning.serving import PlanOptions, Site, make_site, room
@@ -97,7 +97,7 @@ def _batch(
     server: PlanOptions,
 ) -> SizePlan:
     """Answer :func:`plan_batch`."""
-    load = checked(streams, context, prompt or 1, 1, every)
+    load = checked(streams, context, 1 if prompt is None else prompt, 1, every)
     if prompt is None:
         load = replace(load, prompt=0, prompts=0)
     site = make_site(server, load.prompt or 1, _NAMES_OF_BATCH)
@@ -215,14 +215,14 @@ class _Question:
         if (longest := self.site.most_tokens) is not None:
             found["max_model_len"] = lambda load: max(load.context, load.prompt) + 1 <= longest
         found["kv_memory"] = self._fits
+        if self.load.prompts:  # before the times: where prompts come too fast, those have no end
+            found["load"] = lambda load: keeps_up(clock, load, self.budget(load))
         if (tpot := slo.tpot_s) is not None:
             found["tpot"] = lambda load: mean_gap_s(clock, load, self.budget(load)) <= tpot
         if (itl := slo.itl_s) is not None:
             found["itl"] = lambda load: longest_gap_s(clock, load, self.budget(load)) <= itl
         if (ttft := slo.ttft_s) is not None:
             found["ttft"] = lambda load: ttft_s(clock, load, self.budget(load)) <= ttft
-        if self.load.prompts:
-            found["load"] = lambda load: keeps_up(clock, load, self.budget(load))
         return found
 
     def _most_seqs(self) -> int | None:
@@ -259,20 +259,23 @@ class _Question:
         load = self.at(reached)
         names = {"streams": "max_num_seqs", "context": "context_tokens", "prompt": "prompt_tokens"}
         values: dict[str, Any] = {names[self.unknown]: self.seats(load) if self.unknown == "streams" else reached}
+        at = self._check(reached, limits, confirm)
+        after = self._check(reached + 1, limits, confirm) if binding else None
         return self._document(
+            warned=unserved(at, None if binding == "max_model_len" else after),  # beyond that, none is to be served
             feasible=True,
             binding=binding or "none",
             binds=binds,
             bounds=tuple(bounds),
             advice=Advice(**values, binding=dict.fromkeys(values, binding or "none")),
-            at=self._check(reached, limits, confirm),
-            after=self._check(reached + 1, limits, confirm) if binding else None,
+            at=at,
+            after=after,
         )
 
     def _with(self, holds: Callable[[Steady], bool]) -> Callable[[int], bool]:
         return lambda number: holds(self.at(number))
 
-    def _document(self, **rest: Any) -> SizePlan:
+    def _document(self, warned: tuple[str, ...] = (), **rest: Any) -> SizePlan:
         load = self.load
         workload: dict[str, str | int | float | bool | None] = {
             "kind": "interference" if load.prompts else "decode", "streams": load.streams, "context_tokens": load.context,
@@ -284,7 +287,7 @@ class _Question:
             workload["every_s"] = None
         return SizePlan(
             **head(self.site), plan=self.plan, unknown=self.unknown, workload=workload, limits=self.slo,
-            notes=self.site.notes, warnings=self.site.warnings, **rest,
+            notes=self.site.notes, warnings=(*self.site.warnings, *warned), **rest,
         )  # fmt: skip
 
     def _sentence(self, binding: str, number: int) -> str:
@@ -332,8 +335,7 @@ class _Question:
             measures = {"tpot": mean_gap_s, "itl": longest_gap_s, "ttft": ttft_s}
             reached, allowed = measures[binding](clock, load, budget), getattr(self.slo, f"{binding}_s")
             text = f"{one} is over the limit: {binding.upper()} {over(reached, allowed)}"
-            if reached < float("inf"):
-                near = [nearest_limit(binding, reached, f"with {one}")]
+            near = [nearest_limit(binding, reached, f"with {one}")]
         elif binding == "load":
             took = ttft_s(clock, load, budget)
             text = f"prompts come faster than they are taken: one takes {ms(took)}, and the next comes after {ms(load.every)}"
@@ -355,9 +357,8 @@ class _Question:
                 )
             ]
         else:
-            longest = max(load.context, load.prompt) + 1
-            text = f"{longest:,} tokens are more than max_model_len, {self.site.most_tokens:,}"
-            near = [Nearest(change="--max-model-len", value=longest, text=f"--max-model-len {longest}")]
+            text, changes = too_long(self.site, load) or ("", [])
+            near = [*changes]
         return self._document(
             feasible=False, binding=binding, binds=text, nearest=tuple(each for each in near if each is not None)
         )

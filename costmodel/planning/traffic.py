@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,12 @@ from typing import Any
 
 from costmodel.checks import positive, whole
 from costmodel.hardware.errors import InputError
-from costmodel.planning.answering import limits_of
-from costmodel.planning.documents import ClosedForm, Slo
+from costmodel.planning.answering import limits_of, ms
+from costmodel.planning.documents import ClosedForm, FleetRun, Nearest, Slo
 from costmodel.planning.fitting_in import more_gpus
 from costmodel.planning.fleets import Balancing, Traffic
 from costmodel.planning.rates import closed_form
-from costmodel.planning.serving import PlanOptions, make_site
+from costmodel.planning.serving import PlanOptions, check_longest, make_site
 from costmodel.planning.steady import Steady
 from costmodel.simulation.options import ServerOptions, check_options
 from costmodel.simulation.server import Server
@@ -23,8 +24,10 @@ from costmodel.simulation.settings import DISAGGREGATED
 from costmodel.simulation.traces import read_trace
 from costmodel.simulation.workloads import gamma
 
-PER_SERVER, FEWEST, MOST_REQUESTS = 100, 1000, 5000
-"""Requests that are simulated: so many per server of the closed form, within bounds."""
+LIFETIMES = 5
+"""Arrivals last so many times the time of an answer: servers that are empty at first fill in one, and a queue shows in the others."""
+FEWEST, MOST_REQUESTS = 2000, 30_000
+"""Requests that are simulated at a rate, where it is not said how many."""
 
 
 def slo_of(percentile: float, **limits: float | None) -> Slo:
@@ -50,19 +53,19 @@ class Asked:
         traffic: the requests, the options of a server and the limits.
         server: one that has all requests for itself.
         closed_form: what the equations say.
+        lifetime: mean time of an answer, by the closed form [s].
         workload: as documents tell it.
         notes, warnings: what has to be said.
-        nowhere: the answer, where the model does not fit.
         per_server: GPUs of a server.
     """
 
     traffic: Traffic
     server: Server
     closed_form: ClosedForm
+    lifetime: float
     workload: dict[str, str | int | float | bool | None]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
-    nowhere: dict[str, Any] | None
     per_server: int
 
     def common(self, plan: str) -> dict[str, Any]:
@@ -74,13 +77,51 @@ class Asked:
             "notes": self.notes, "warnings": self.warnings,
         }  # fmt: skip
 
+    def more_gpus(self, tokens: int) -> Nearest | None:
+        """Return the smallest tensor-parallel size at which one sequence of ``tokens`` fits."""
+        options, settings = self.traffic.options, self.server.settings
+        kept = PlanOptions(**{name: value for name, value in options.items() if name in PlanOptions.__annotations__})  # type: ignore[typeddict-item]
+        return more_gpus(make_site(kept, 1), Steady(1, tokens), settings.token_budget, settings.max_num_seqs)
+
+    def nowhere(self) -> dict[str, Any] | None:
+        """Return the answer where the model does not fit into the memory of its GPUs."""
+        if self.server.deployment is None or self.server.settings.usable_blocks is not None:
+            return None
+        requests = self.traffic.requests
+        more = self.more_gpus(max(request.prompt + request.output for request in requests))
+        info = self.server.info
+        return {
+            "feasible": False,
+            "binding": "kv_memory",
+            "binds": f"the weights and activations of {info.model} leave no room for a KV cache on {info.gpu}",
+            "nearest": (more,) if more else (),
+        }
+
+    def too_short(self, run: FleetRun, kind: str = "") -> tuple[str, ...]:
+        """Return a warning if arrivals end before servers are full, or before it shows that they do not keep up; nothing otherwise.
+
+        Args:
+            run: the fleet that is the answer.
+            kind: of servers that the closed form counts, in words.
+        """
+        requests, rate = self.traffic.requests, self.traffic.rate
+        answer = self.lifetime if run.e2e_s is None else min(self.lifetime, run.e2e_s)
+        span = requests[-1].arrival - requests[0].arrival if rate is None else len(requests) / rate
+        if span >= LIFETIMES * answer * (1 - 1e-9):
+            return ()
+        text = f"requests come for {ms(span)} only, {span / answer:.2g} times as long as an answer takes: that does not fill the servers, "
+        text += f"and a load that lasts may take more, by the closed form {self.closed_form.servers:,}{kind}"
+        if rate is not None:
+            text += f"; simulate more (--requests {math.ceil(LIFETIMES * answer * rate)})"
+        return (text,)
+
 
 def make_traffic(
-    rate: float | None,
-    trace: str | Path | None,
     slo: Slo,
     options: ServerOptions,
     *,
+    rate: float | None,
+    trace: str | Path | None,
     prompt: int,
     output: int,
     spread: float,
@@ -96,7 +137,8 @@ def make_traffic(
     """Return the requests and the closed form; the arguments are those of :func:`plan_replicas`.
 
     Raises:
-        InputError: not exactly one of rate and trace; a number that cannot be; a trace without two requests.
+        InputError: not exactly one of rate and trace; a number that cannot be; ``max_model_len`` beyond the model's; a trace without two
+            requests.
     """
     if (rate is None) == (trace is None):
         raise InputError("give either a rate (requests per second) or a trace")
@@ -129,37 +171,21 @@ def make_traffic(
             "prompt_tokens": prompt, "output_tokens": output, "spread": spread, "seed": seed, "requests": requests,
         }  # fmt: skip
     server = traffic.server(1)
+    check_longest(options.get("max_model_len"), server.deployment)
     found = closed_form(server, slo, mean, lengths[0], lengths[1], apart)
+    lifetime = found.ttft_s + (lengths[1] - 1) * found.tpot_s
     if trace is None and requests is None:
-        count = min(max(PER_SERVER * found.servers, FEWEST), MOST_REQUESTS)
+        count = min(max(math.ceil(LIFETIMES * mean * lifetime), FEWEST), MOST_REQUESTS)
         source = list(_everything(gamma(mean, burstiness, prompt, output, requests=count, spread=spread, seed=seed)))
         traffic = Traffic(tuple(source), options, slo, balancing, seed, mean, prompt, output)
         workload["requests"] = count
     workload["balancing"] = balancing
     said = tuple(text for text in server.warnings if "no room" not in text)
     return Asked(
-        traffic, server, found, workload, (*notes, *server.notes), (*warnings, *said), _nowhere(server, options, lengths[0] + lengths[1]),
-        server.info.gpus,
-    )  # fmt: skip
+        traffic, server, found, lifetime, workload, (*notes, *server.notes), (*warnings, *said), server.info.gpus
+    )
 
 
 def _everything(source: Any) -> Any:
     while source.next_arrival() < float("inf"):
         yield source.take()
-
-
-def _nowhere(server: Server, options: ServerOptions, tokens: int) -> dict[str, Any] | None:
-    """Return the answer where the model does not fit into the memory of its GPUs."""
-    if server.deployment is None or server.settings.usable_blocks is not None:
-        return None
-    kept = PlanOptions(**{name: value for name, value in options.items() if name in PlanOptions.__annotations__})  # type: ignore[typeddict-item]
-    site = make_site(kept, 1)
-    more = more_gpus(site, Steady(1, tokens), server.settings.token_budget, server.settings.max_num_seqs)
-    return {
-        "feasible": False,
-        "binding": "kv_memory",
-        "binds": f"the weights and activations of {server.info.model} leave no room for a KV cache on {server.info.gpu}",
-        "nearest": (more.model_copy(update={"enough": False, "text": f"{more.text}, with which it fits"}),)
-        if more
-        else (),
-    }
