@@ -1,9 +1,14 @@
 """Where the files lie that some tests need besides the installed package; without them, those tests are skipped and say why."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+# A script's background job ignores Ctrl-C, and so would its children: it could not be tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def find_checkout() -> Path | None:
