@@ -101,7 +101,7 @@ def sweep(
         InputError: an unknown name, a value that cannot be for any row, or options that contradict each other.
     """
     grid = make_grid(model, gpu, tp, dtype, chunk, rate, prompt, streams, context, output)
-    priced = {} if prices is None else read_prices(prices).per_hour
+    priced = Prices({}) if prices is None else read_prices(prices)
     placed = {"ep": ep, "kv_dtype": kv_dtype, "compute_dtype": compute_dtype}
     fitted = {"engine": engine, "calibration": calibration, "assume_efficiency": assume_efficiency}
     if simulate is None:
@@ -114,7 +114,7 @@ def sweep(
             dask=dask,
             journal=journal,
         )
-        made = Sweep("steps", _step_columns(grid, placed, fitted), notes=other_defaults(engine))
+        made = _step_rows(grid, placed, fitted)
     else:
         asked = Asked(
             kind=choice(simulate, KINDS, "simulation"),  # type: ignore[arg-type]
@@ -140,7 +140,12 @@ def sweep(
         finally:
             if kept is not None:
                 kept.close()
-    return replace(made, columns=_priced(made.columns, priced), notes=(*made.notes, *_unpriced(made.columns, priced)))
+    return replace(
+        made,
+        columns=_priced(made.columns, priced.per_hour),
+        notes=(*other_defaults(engine), *made.notes, *_unpriced(made.columns, priced.per_hour)),
+        currency=priced.currency,
+    )
 
 
 def _silent(done: int, total: int) -> None:
@@ -153,17 +158,20 @@ def _refuse_simulation_only(**given: Any) -> None:
             raise InputError(f"{name} is for sweeps of simulations; give simulate as well, or leave it out")
 
 
-def _step_columns(grid: Grid, placed: dict[str, Any], fitted: dict[str, Any]) -> dict[str, Column]:
-    """Return the columns of all deployments, one after another."""
-    blocks = []
+def _step_rows(grid: Grid, placed: dict[str, Any], fitted: dict[str, Any]) -> Sweep:
+    """Return the rows of all deployments, one after another."""
+    blocks: list[dict[str, Column]] = []
+    notes: list[str] = []
     for each in grid.deployments():
         try:
             deployment = deploy(**each, **placed)
         except InputError as error:
             blocks.append(unanswered(grid, each, str(error)))
             continue
+        notes += deployment.notes
         blocks.append(sweep_steps(deployment, _calibration(deployment, fitted), grid))
-    return {name: joined(type_, [block[name] for block in blocks]) for name, type_ in types_of("steps").items()}
+    columns = {name: joined(type_, [block[name] for block in blocks]) for name, type_ in types_of("steps").items()}
+    return Sweep("steps", columns, notes=tuple(dict.fromkeys(notes)))
 
 
 def _calibration(deployment: Deployment, fitted: dict[str, Any]) -> Any:
@@ -181,11 +189,13 @@ def _priced(columns: Mapping[str, Column], prices: Mapping[str, float]) -> dict[
     gpu = columns["gpu"]
     each = np.array([prices.get(name, np.nan) for name in gpu.texts] + [np.nan])
     per_hour = each[np.where(gpu.missing, len(gpu.texts), gpu.values).astype(np.intp)] * columns["gpus"].values
-    tokens = columns["output_tokens_per_s"].values * 3600 / per_hour
+    tokens = columns["output_tokens_per_s"].values * 3600
+    with np.errstate(divide="ignore"):
+        per_million = np.where(tokens > 0, per_hour / tokens * 1e6, np.nan)
     return {
         **columns,
-        "price_per_hour": Column("number", per_hour),
-        "output_tokens_per_price": Column("number", tokens),
+        "cost_per_hour": Column("number", per_hour),
+        "cost_per_million_tokens": Column("number", per_million),
     }
 
 

@@ -68,22 +68,24 @@ def simulate_configuration(configuration: Configuration) -> dict[str, Any]:
         return {"problem": str(error)}
     if document.interrupted:
         raise KeyboardInterrupt
-    return row_of(document)
+    return row_of(document, max(server["ep"] // server["tp"], 1))
 
 
-def row_of(document: Simulation) -> dict[str, Any]:
-    """Return the columns of a simulation; only the ``problem`` of one whose KV cache does not fit."""
+def row_of(document: Simulation, replicas: int) -> dict[str, Any]:
+    """Return the columns of a simulation of one of so many attention replicas; only the ``problem`` where its KV cache does not fit."""
     result = document.result or document.injected
     if document.server.kv_tokens is None:  # simulated as if memory had no end
         reason = next((text for text in document.warnings if "leave no room" in text or "does not fit" in text), "")
         return {"problem": reason.partition(":")[0] if reason.startswith("the weights") else reason.partition("; ")[0]}
     assert result is not None  # it was not interrupted
+    tokens = result.output_tokens_per_s * replicas
     made = _measured(result) | {
         "gpus": document.server.gpus,
         "chunk_tokens": document.server.token_budget,
         "rung": document.server.rung,
         "kv_tokens": document.server.kv_tokens,
-        "output_tokens_per_s_per_gpu": result.output_tokens_per_s / document.server.gpus,
+        "output_tokens_per_s": tokens,
+        "output_tokens_per_s_per_gpu": tokens / document.server.gpus,
         "warnings": " | ".join(document.warnings) or None,
     }
     known = types_of("load")
@@ -97,7 +99,6 @@ def _measured(result: Result) -> dict[str, Any]:
 
     return {
         "problem": None if result.ttft is not None else "no request was answered",
-        "output_tokens_per_s": result.output_tokens_per_s,
         "tpot_s": at(result.tpot, "mean_s"),
         "ttft_s": at(result.ttft, "mean_s"),
         "itl_p50_s": at(result.itl, "p50_s"),

@@ -28,13 +28,15 @@ class Sweep:
         kind: ``steps``, or what was simulated: ``load`` or ``interference``.
         columns: by name (:class:`~costmodel.sweeping.rows.StepRow`, :class:`~costmodel.sweeping.rows.SimulatedRow`), as arrays.
         interrupted: Ctrl-C ended it; there are the rows that were done by then.
-        notes: what holds for all rows.
+        notes: what was chosen for the user, and what holds for all rows.
+        currency: of the prices, where the table says.
     """
 
     kind: Kind
     columns: Mapping[str, Column]
     interrupted: bool = False
     notes: tuple[str, ...] = ()
+    currency: str | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -97,5 +99,6 @@ class Sweep:
             "kind": self.kind,
             "interrupted": self.interrupted,
             "notes": list(self.notes),
+            "currency": self.currency,
             "rows": rows,
         }

@@ -32,15 +32,16 @@ class Row:
     rung: str | None
     """``calibrated``, or ``roofline`` where nothing was measured: a floor."""
     output_tokens_per_s: float | None
+    """Of all its GPUs: with ep > tp that of all attention replicas, each of which has the streams (or the rate) of the row."""
     output_tokens_per_s_per_gpu: float | None
     tpot_s: float | None
-    """Mean time per output token after the first."""
+    """Mean time per output token after the first; in a row of steps that of the closed loop, which knows no ``rate_per_s``."""
     ttft_s: float | None
-    """Mean time to first token."""
-    price_per_hour: float | None
-    """Of all its GPUs, in the currency of the price table."""
-    output_tokens_per_price: float | None
-    """Output tokens for one unit of that currency."""
+    """Mean time to first token, likewise."""
+    cost_per_hour: float | None
+    """Of all its GPUs, in the currency of the table of prices."""
+    cost_per_million_tokens: float | None
+    """Of output, in that currency."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

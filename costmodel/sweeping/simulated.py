@@ -76,7 +76,8 @@ def simulate_all(
     grid = _relevant(grid, asked)
     if len(grid) > MOST_SIMULATIONS:
         raise InputError(f"{len(grid):,} simulations are more than {MOST_SIMULATIONS:,}")
-    points = list(_points(grid, asked))
+    notes: list[str] = []
+    points = list(_points(grid, asked, notes))
     keys = {number: key_of(point.configuration) for number, point in enumerate(points) if point.configuration}
     found = {number: journal.rows[key] for number, key in keys.items() if journal and key in journal.rows}
     first: dict[str, int] = {}
@@ -110,7 +111,7 @@ def simulate_all(
         if number in found or point.configuration is None
     ]
     rows = [row if row.problem is None else replace(row, rung=None) for row in rows]
-    return Sweep(asked.kind, columns_of(asked.kind, rows), interrupted)
+    return Sweep(asked.kind, columns_of(asked.kind, rows), interrupted, tuple(dict.fromkeys(notes)))
 
 
 def _relevant(grid: Grid, asked: Asked) -> Grid:
@@ -155,8 +156,8 @@ def _without(grid: Grid, name: str, why: str, value: Any) -> Grid:
     return replace(grid, **changed)
 
 
-def _points(grid: Grid, asked: Asked) -> Iterator[_Point]:
-    """Yield every row to be, in order."""
+def _points(grid: Grid, asked: Asked, notes: list[str]) -> Iterator[_Point]:
+    """Yield every row to be, in order; add the choices that were made for the user to the ``notes``."""
     for each in grid.deployments():
         placed = {name: asked.server[name] for name in ("ep", "kv_dtype", "compute_dtype")}
         deployment: Deployment | None = None
@@ -169,6 +170,7 @@ def _points(grid: Grid, asked: Asked) -> Iterator[_Point]:
         if isinstance(server["calibration"], Path):
             server["calibration"] = str(server["calibration"])
         if deployment is not None:
+            notes += deployment.notes
             check_options({name: value for name, value in server.items() if value is not None})
             choose_calibration(server["calibration"], deployment, server["engine"], server["assume_efficiency"])
         names = {

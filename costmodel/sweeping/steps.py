@@ -209,7 +209,7 @@ def _loops(
     if usable.any():
         loops = solve_loops(parameters, fitted, clients, prompt, output, room)
         ttft[usable], tpot[usable] = loops.ttft, loops.tpot
-        rate[usable] = clients * output / (loops.ttft + output * loops.tpot)
+        rate[usable] = deployment.replicas * clients * output / (loops.ttft + output * loops.tpot)
     found = {"ttft_s": ttft, "tpot_s": tpot, "output_tokens_per_s": rate}
     found["output_tokens_per_s_per_gpu"] = rate / deployment.gpus
     return {name: np.where(asked, value.reshape(shape), np.nan) for name, value in found.items()}

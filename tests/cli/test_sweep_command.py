@@ -36,7 +36,7 @@ def test_of_many_rows_those_that_none_beats_are_shown() -> None:
     streams = ",".join(str(number) for number in range(1, 101))
     text = printed(f"sweep --gpu h100,a100 --streams {streams} --prompt 500")
     assert "200 configurations." in text
-    assert "that no other row of the same model beats" in text
+    assert "that no other row of the same model, work and rung beats" in text
     assert "a100" not in text.partition("beats")[2].partition("Without")[0]
     assert len(text.splitlines()) < 60
     assert "datasheet rates, a floor" in printed("sweep --gpu h100-pcie")

@@ -138,6 +138,25 @@ def test_invalid_combinations_are_rows_with_the_reason() -> None:
         assert row.gpu
 
 
+@pytest.mark.parametrize("simulate", [None, "load"])
+def test_all_attention_replicas_count(simulate: str | None) -> None:
+    """With EP wider than TP each replica has the streams of the row, and all of them use its GPUs."""
+    asked: dict[str, Any] = {
+        "model": "Mixtral-8x7B", "dtype": "fp8", "tp": 2, "streams": 4, "prompt": 100, "output": 20, "simulate": simulate,
+        "workers": 1 if simulate else None,
+    }  # fmt: skip
+    found = costmodel.sweep(**asked, ep=8)
+    [row], [alone] = found.rows, costmodel.sweep(**asked, ep=2).rows
+    assert (row.gpus, alone.gpus) == (8, 2)
+    assert any("4 attention replicas of 2 GPUs share the experts" in note for note in found.notes)
+    assert row.output_tokens_per_s_per_gpu == pytest.approx((row.output_tokens_per_s or 0) / 8)
+    # each replica reads as many bytes at most: not a quarter of the tokens, as one replica's over the GPUs of four would be
+    assert (row.output_tokens_per_s_per_gpu or 0) > 0.6 * (alone.output_tokens_per_s_per_gpu or 0)
+    if simulate is None:
+        loop = costmodel.closed_loop(4, prompt=100, output=20, model="Mixtral-8x7B", dtype="fp8", tp=2, ep=8)
+        assert row.output_tokens_per_s == pytest.approx(4 * loop.output_tokens_per_s)
+
+
 def test_a_prompt_of_too_many_steps_and_one_that_the_model_does_not_allow() -> None:
     [many] = costmodel.sweep(prompt=300_000, chunk=33, model="Llama-3.1-8B").rows
     assert many.problem == "the prompt takes more than 200,000 steps: use a larger chunk"
