@@ -40,10 +40,7 @@ def report(found: Sweep) -> str:
     total = len(found)
     if not total:
         return "no rows"
-    answered = ~columns["tpot_s"].missing | ~columns["output_tokens_per_s_per_gpu"].missing
-    if found.kind == "steps":
-        answered = ~columns["decode_step_s"].missing
-    parts = [_summary(found, int(answered.sum()))]
+    parts = [_summary(found, int(found.answered.sum()))]
     places: Sequence[int] = range(total)
     if total > MOST_ROWS:
         gain = found.numbers("output_tokens_per_s_per_gpu")

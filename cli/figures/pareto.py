@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -138,7 +139,7 @@ def _part(gpu: str) -> str:
     try:
         return title(gpu)
     except (InputError, KeyError):  # a profile of one's own
-        return gpu
+        return Path(gpu).stem
 
 
 def _every(count: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,17 @@ from costmodel.sweeping.runners import Numbered
 
 CONNECT_S = 10
 """A scheduler that does not answer for so long is not there."""
+CHECK_S = 2.0
+"""How often it is looked whether there still are workers, while none of them answers."""
+GRACE_S = 60.0
+"""How long new ones are waited for where all are lost."""
+POLL_S = 0.02
+
+
+def check_distributed() -> None:
+    """Raise :class:`InputError` where ``distributed`` is not installed."""
+    if importlib.util.find_spec("distributed") is None:
+        raise InputError("--dask needs distributed (pip install 'llm-costmodel[dask]')")
 
 
 def run_on_dask(configurations: Sequence[Configuration], address: str) -> Iterator[Numbered]:
@@ -25,10 +37,9 @@ def run_on_dask(configurations: Sequence[Configuration], address: str) -> Iterat
 
     Raises:
         InputError: no ``distributed``, no scheduler, or one without workers.
-        CostModelError: a simulation failed, or the workers cannot run it.
+        CostModelError: a simulation failed, the workers cannot run it, or scheduler or workers are lost.
     """
-    if importlib.util.find_spec("distributed") is None:
-        raise InputError("--dask needs distributed (pip install 'llm-costmodel[dask]')")
+    check_distributed()
     from distributed import Client, as_completed
     from distributed.comm import get_address_host_port
 
@@ -44,13 +55,52 @@ def run_on_dask(configurations: Sequence[Configuration], address: str) -> Iterat
             client.submit(simulate_there, each, costmodel.__version__, pure=False): number
             for number, each in enumerate(configurations)
         }
-        for future in as_completed(asked, loop=client.loop):
-            failure = future.exception()
-            if failure is not None:
-                raise _told(failure)
-            yield asked[future], future.result()
+        waiting = as_completed(asked, loop=client.loop)
+        watch = _Watch(client, address)
+        while waiting.count():
+            done = waiting.next_batch(block=False)
+            for future in done:
+                yield asked[future], _result(future, address)
+            if done:
+                watch.seen()
+            else:
+                watch.check()
+                time.sleep(POLL_S)
     finally:
         client.close()
+
+
+class _Watch:
+    """Looks now and then whether there are workers."""
+
+    def __init__(self, client: Any, address: str) -> None:
+        self._client, self._address = client, address
+        self.seen()
+
+    def seen(self) -> None:
+        """Take note that a worker has answered."""
+        self._alive = self._looked = time.monotonic()
+
+    def check(self) -> None:
+        """Raise :class:`CostModelError` where there have been no workers for :data:`GRACE_S`."""
+        now = time.monotonic()
+        if now - self._looked < CHECK_S:
+            return
+        self._looked = now
+        if self._client.status != "running" or self._client.scheduler_info()["workers"]:
+            self._alive = now  # a scheduler that is lost cancels all
+        elif now - self._alive > GRACE_S:
+            raise CostModelError(f"all workers of the Dask scheduler at {self._address} are lost, for {GRACE_S:g} s")
+
+
+def _result(future: Any, address: str) -> dict[str, Any]:
+    """Return the row of a simulation that has ended, or raise :class:`CostModelError`."""
+    if future.cancelled():
+        raise CostModelError(f"lost the Dask scheduler at {address}")
+    failure = future.exception()
+    if failure is not None:
+        raise _told(failure)
+    return dict(future.result())
 
 
 def simulate_there(configuration: Configuration, version: str) -> dict[str, Any]:

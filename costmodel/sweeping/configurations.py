@@ -10,6 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from costmodel.calibrations import choose_calibration
+from costmodel.deployment import deploy
+from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import CostModelError, InputError, shown
 from costmodel.simulation.results import Percentiles, Result, Simulation
 from costmodel.simulation.running import Limits
@@ -29,7 +32,7 @@ def key_of(configuration: Mapping[str, Any]) -> str:
 
 
 def file_stamps(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return a digest of each file that the options name, by option."""
+    """Return a digest of each file that the options name, by option; of the calibration that is taken where they name none."""
     found = {}
     for name in FILED:
         given = options.get(name)
@@ -37,8 +40,24 @@ def file_stamps(options: Mapping[str, Any]) -> dict[str, str]:
             path = Path(given).expanduser()
             with suppress(OSError, ValueError):
                 path = path / "config.json" if path.is_dir() else path
-                found[name] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+                found[name] = _digest(path.read_bytes())
+    if options.get("calibration") is None and (fitted := _chosen(options)) is not None:
+        found["calibration"] = _digest(fitted.model_dump_json().encode())
     return found
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _chosen(options: Mapping[str, Any]) -> Calibration | None:
+    """Return the shipped calibration of a server; None where there is none, or no such server on this machine."""
+    placed = {name: options[name] for name in ("tp", "ep", "dtype", "kv_dtype", "compute_dtype")}
+    try:
+        deployment = deploy(options["model"], options["gpu"], **placed)
+        return choose_calibration(None, deployment, options["engine"], options["assume_efficiency"])
+    except InputError:
+        return None
 
 
 def simulate_configuration(configuration: Configuration) -> dict[str, Any]:
@@ -52,9 +71,9 @@ def simulate_configuration(configuration: Configuration) -> dict[str, Any]:
         changed = sorted(
             name for name in {*stamps, *configuration["files"]} if stamps.get(name) != configuration["files"].get(name)
         )
-        raise CostModelError(
-            f"{shown(configuration['server'][changed[0]])} is not the same file here as where the sweep was asked for"
-        )
+        named = configuration["server"][changed[0]]
+        what = f"the shipped calibration of {configuration['server']['gpu']}" if named is None else shown(named)
+        raise CostModelError(f"{what} is not the same file here as where the sweep was asked for")
     workload, server = configuration["workload"], configuration["server"]
     limits = Limits(**configuration["limits"])
     try:
@@ -68,10 +87,10 @@ def simulate_configuration(configuration: Configuration) -> dict[str, Any]:
         return {"problem": str(error)}
     if document.interrupted:
         raise KeyboardInterrupt
-    return row_of(document, max(server["ep"] // server["tp"], 1))
+    return row_of(document, max(server["ep"] // server["tp"], 1), server["chunk"] == "one-step")
 
 
-def row_of(document: Simulation, replicas: int) -> dict[str, Any]:
+def row_of(document: Simulation, replicas: int, one_step: bool) -> dict[str, Any]:
     """Return the columns of a simulation of one of so many attention replicas; only the ``problem`` where its KV cache does not fit."""
     result = document.result or document.injected
     if document.server.kv_tokens is None:  # simulated as if memory had no end
@@ -81,7 +100,7 @@ def row_of(document: Simulation, replicas: int) -> dict[str, Any]:
     tokens = result.output_tokens_per_s * replicas
     made = _measured(result) | {
         "gpus": document.server.gpus,
-        "chunk_tokens": document.server.token_budget,
+        "chunk_tokens": None if one_step else document.server.token_budget,
         "rung": document.server.rung,
         "kv_tokens": document.server.kv_tokens,
         "output_tokens_per_s": tokens,

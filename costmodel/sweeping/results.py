@@ -46,6 +46,12 @@ class Sweep:
         """The rows as frozen :class:`~costmodel.sweeping.rows.StepRow` or :class:`~costmodel.sweeping.rows.SimulatedRow`."""
         return Rows(self.kind, self.columns)
 
+    @property
+    def answered(self) -> np.ndarray:
+        """Which rows have an answer, or a part of one."""
+        name = "decode_step_s" if self.kind == "steps" else "output_tokens_per_s"
+        return ~self.columns[name].missing
+
     def numbers(self, name: str) -> np.ndarray:
         """Return a column of numbers as float64, NaN where there is none.
 
@@ -88,10 +94,7 @@ class Sweep:
         Raises:
             InputError: more than :data:`MOST_IN_DOCUMENT` rows.
         """
-        if len(self) > MOST_IN_DOCUMENT:
-            raise InputError(
-                f"{len(self):,} rows are more than a JSON document should have ({MOST_IN_DOCUMENT:,}); write a table (--out)"
-            )
+        check_document(len(self))
         values = {name: column.python() for name, column in self.columns.items()}
         rows = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
         return {
@@ -102,3 +105,11 @@ class Sweep:
             "currency": self.currency,
             "rows": rows,
         }
+
+
+def check_document(rows: int) -> None:
+    """Raise :class:`InputError` for more than :data:`MOST_IN_DOCUMENT` rows."""
+    if rows > MOST_IN_DOCUMENT:
+        raise InputError(
+            f"{rows:,} rows are more than a JSON document should have ({MOST_IN_DOCUMENT:,}); write a table (--out)"
+        )

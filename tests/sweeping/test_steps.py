@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel
+from costmodel.sweeping import asking
 from costmodel.sweeping.loops import find_roots
 from tests.strategies import PRESETS, examples
 
@@ -171,6 +172,23 @@ def test_a_million_rows_cost_no_million_objects() -> None:
     assert (found.rows[123].prompt_tokens, found.rows[123].streams) == (2, 24)
     assert [row.streams for row in found.rows[98:101]] == [99, 100, 1]
     assert np.all(np.diff(found.numbers("spike_s").reshape(1000, 100), axis=1) > 0)
+
+
+def test_more_rows_than_there_is_memory_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid: dict[str, Any] = {"prompt": range(1, 2001), "streams": range(1, 1001)}
+    monkeypatch.setattr(asking, "free_memory", lambda: 10**8)
+    with pytest.raises(
+        costmodel.InputError, match="2,000,000 rows take about 0.5 GB of memory, of which 0.1 GB are free"
+    ):
+        costmodel.sweep(**grid)
+
+    def full(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(asking, "free_memory", lambda: None)
+    monkeypatch.setattr(asking, "_step_rows", full)
+    with pytest.raises(costmodel.InputError, match="2,000,000 rows take about 0.5 GB of memory; sweep fewer"):
+        costmodel.sweep(**grid)
 
 
 @examples(100)
