@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from typing import Any
 
 import costmodel
@@ -67,7 +70,20 @@ def run_on_dask(configurations: Sequence[Configuration], address: str) -> Iterat
                 watch.check()
                 time.sleep(POLL_S)
     finally:
-        client.close()
+        with _quiet("distributed.client"):  # which logs the traceback of a scheduler that is lost
+            client.close()
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Let a logger say nothing for a while."""
+    logger = logging.getLogger(name)
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 class _Watch:
@@ -95,12 +111,13 @@ class _Watch:
 
 def _result(future: Any, address: str) -> dict[str, Any]:
     """Return the row of a simulation that has ended, or raise :class:`CostModelError`."""
-    if future.cancelled():
-        raise CostModelError(f"lost the Dask scheduler at {address}")
-    failure = future.exception()
-    if failure is not None:
-        raise _told(failure)
-    return dict(future.result())
+    try:
+        failure = None if future.cancelled() else future.exception()
+        if failure is not None:
+            raise _told(failure)
+        return dict(future.result())
+    except (OSError, CancelledError):  # of the way to the scheduler: what a simulation raises is its exception
+        raise CostModelError(f"lost the Dask scheduler at {address}") from None
 
 
 def simulate_there(configuration: Configuration, version: str) -> dict[str, Any]:

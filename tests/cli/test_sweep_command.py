@@ -13,6 +13,8 @@ import costmodel
 from costmodel.cli.sweep_progress import progress_text
 from tests.cli.runner import document, printed, refusal, run
 
+MANY = ",".join(map(str, range(1, 501)))
+
 
 def test_options_take_several_values_and_may_be_given_again() -> None:
     found = document("sweep --gpu h100,a100 --gpu l40s --tp 1,2 --chunk one-step,512 --rate 0.1,.5 --streams 4 --json")
@@ -120,14 +122,7 @@ def test_figures_are_drawn(own_folder: Path, figure: str) -> None:
         ("--kv-dtype fp9", "unknown KV-cache dtype 'fp9'; did you mean fp8"),
         ("--compute-dtype x", "unknown compute dtype 'x'; known: fp32"),
         ("--ep 0", "ep must be at least 1"),
-        (
-            "--streams "
-            + ",".join(map(str, range(1, 1001)))
-            + " --prompt "
-            + ",".join(map(str, range(1, 301)))
-            + " --json",
-            "300,000 rows are more",
-        ),
+        (f"--streams {MANY} --prompt {MANY} --json", "250,000 rows are more"),
         ("--simulate load --streams 2 --burstiness 5", "burstiness is for requests at a rate"),
         (
             "--simulate load --rate 1 --streams 64",

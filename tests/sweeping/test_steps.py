@@ -178,7 +178,7 @@ def test_more_rows_than_there_is_memory_for_are_refused(monkeypatch: pytest.Monk
     grid: dict[str, Any] = {"prompt": range(1, 2001), "streams": range(1, 1001)}
     monkeypatch.setattr(asking, "free_memory", lambda: 10**8)
     with pytest.raises(
-        costmodel.InputError, match="2,000,000 rows take about 0.5 GB of memory, of which 0.1 GB are free"
+        costmodel.InputError, match=r"2,000,000 rows take about 0\.5 GB of memory, of which 0\.1 GB are free"
     ):
         costmodel.sweep(**grid)
 
@@ -187,7 +187,7 @@ def test_more_rows_than_there_is_memory_for_are_refused(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(asking, "free_memory", lambda: None)
     monkeypatch.setattr(asking, "_step_rows", full)
-    with pytest.raises(costmodel.InputError, match="2,000,000 rows take about 0.5 GB of memory; sweep fewer"):
+    with pytest.raises(costmodel.InputError, match=r"2,000,000 rows take about 0\.5 GB of memory; sweep fewer"):
         costmodel.sweep(**grid)
 
 
