@@ -63,7 +63,7 @@ def run_on_dask(configurations: Sequence[Configuration], address: str) -> Iterat
         while waiting.count():
             done = waiting.next_batch(block=False)
             for future in done:
-                yield asked[future], _result(future, address)
+                yield asked[future], _row(future, watch)
             if done:
                 watch.seen()
             else:
@@ -97,27 +97,36 @@ class _Watch:
         """Take note that a worker has answered."""
         self._alive = self._looked = time.monotonic()
 
+    def lost(self) -> CostModelError:
+        """Return what to say where the scheduler does not answer."""
+        return CostModelError(f"lost the Dask scheduler at {self._address}")
+
     def check(self) -> None:
-        """Raise :class:`CostModelError` where there have been no workers for :data:`GRACE_S`."""
+        """Raise :class:`CostModelError` where the scheduler is lost, or there have been no workers for :data:`GRACE_S`."""
         now = time.monotonic()
         if now - self._looked < CHECK_S:
             return
         self._looked = now
-        if self._client.status != "running" or self._client.scheduler_info()["workers"]:
-            self._alive = now  # a scheduler that is lost cancels all
+        if self._client.status != "running":
+            raise self.lost()
+        if self._client.scheduler_info()["workers"]:
+            self._alive = now
         elif now - self._alive > GRACE_S:
             raise CostModelError(f"all workers of the Dask scheduler at {self._address} are lost, for {GRACE_S:g} s")
 
 
-def _result(future: Any, address: str) -> dict[str, Any]:
+def _row(future: Any, watch: _Watch) -> dict[str, Any]:
     """Return the row of a simulation that has ended, or raise :class:`CostModelError`."""
-    try:
-        failure = None if future.cancelled() else future.exception()
-        if failure is not None:
-            raise _told(failure)
-        return dict(future.result())
-    except (OSError, CancelledError):  # of the way to the scheduler: what a simulation raises is its exception
-        raise CostModelError(f"lost the Dask scheduler at {address}") from None
+    while True:
+        try:
+            failure = None if future.cancelled() else future.exception(timeout=CHECK_S)
+            if failure is not None:
+                raise _told(failure)
+            return dict(future.result(timeout=CHECK_S))
+        except TimeoutError:  # it was on a worker that is lost, and is simulated once more
+            watch.check()
+        except (OSError, CancelledError):  # of the way to the scheduler: what a simulation raises is its exception
+            raise watch.lost() from None
 
 
 def simulate_there(configuration: Configuration, version: str) -> dict[str, Any]:

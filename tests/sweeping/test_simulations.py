@@ -275,6 +275,38 @@ def test_ctrl_c_leaves_what_is_done(tmp_path: Path, workers: str) -> None:
     assert not journal.exists()
 
 
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+def test_ctrl_c_of_a_terminal_while_workers_start_is_quiet() -> None:
+    """A terminal signals the whole group, here in the moment in which the first worker is there."""
+    program = """
+import os, signal, subprocess, threading
+from costmodel.sweeping import runners
+from costmodel.cli.entry import main
+
+popen, timer = subprocess.Popen, threading.Timer(float(os.environ["DELAY"]), os.killpg, (0, signal.SIGINT))
+
+def start(*args, **kwargs):
+    process = popen(*args, **kwargs)
+    if timer.ident is None:
+        timer.start()
+    return process
+
+runners.subprocess.Popen = start
+main()
+"""
+    for delay in ("0", "0.05", "0.2"):
+        command = [
+            *(sys.executable, "-c", program, "sweep", "--simulate", "load", "--rate", "2,3", "--requests", "90000"),
+            *("--workers", "2"),
+        ]
+        environment = {**os.environ, "DELAY": delay}
+        process = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=60, env=environment, start_new_session=True
+        )
+        assert process.returncode == 130, process.stderr
+        assert process.stderr == "interrupted after 0 rows\n"
+
+
 def test_workers_end_with_the_sweep() -> None:
     before = set(threading.enumerate())
     with pytest.raises(costmodel.InputError, match="cannot go on"):
