@@ -106,7 +106,7 @@ def test_the_answer_is_no(command: str, binding: str) -> None:
         ("chunk --itl-ms 50 --plot a.bmp", "unknown suffix"),
         ("batch --chunk big", "not a whole number"),
         ("gpu", "give a limit"),
-        ("gpu --tpot-ms 20 --prices none.csv", "cannot read the prices"),
+        ("gpu --tpot-ms 20 --prices none.csv", "table of prices none.csv: no such file"),
         ("gpu --tpot-ms 20 --chunk one-step", "--chunk must be a number"),
         ("replicas --ttft-ms 100", "either --rate"),
         ("replicas --rate 1", "give a limit"),
