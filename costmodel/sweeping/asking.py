@@ -30,6 +30,8 @@ from costmodel.sweeping.simulated import Asked, points_of, simulate_points
 from costmodel.sweeping.steps import sweep_steps, unanswered
 
 KINDS = ("load", "interference")
+MOST_MEMORY = 0.75
+"""Share of the free memory that the rows may take: what is computed on the way, and tables and figures, need some too."""
 Progress = Callable[[int, int], None]
 Run = Callable[[Sequence[dict[str, Any]]], Iterator[tuple[int, dict[str, Any]]]]
 
@@ -193,7 +195,7 @@ def _within_memory(grid: Grid, make: Callable[[], Sweep]) -> Sweep:
     several = math.prod(len(axis) for axis in (grid.model, grid.gpu, grid.tp, grid.dtype)) > 1
     needed = len(grid) * len(types_of("steps")) * 8 * (2 if several else 1)  # pieces, and all of them joined
     free = free_memory()
-    if free is None or needed <= free:
+    if free is None or needed <= MOST_MEMORY * free:
         with suppress(MemoryError):
             return make()
     room = "" if free is None else f", of which {free / 1e9:,.1f} GB are free"
