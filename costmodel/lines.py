@@ -52,7 +52,7 @@ class Lines:
         """
         if self._refused is not None:
             raise InputError(self._refused)
-        line = json.dumps(content, separators=(",", ":")).encode() + b"\n"
+        line = line_of(content)
         try:
             written = 0
             while written < len(line):  # a disk takes what it has room for
@@ -80,3 +80,8 @@ class Lines:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def line_of(content: dict[str, Any]) -> bytes:
+    """Return the line of a content."""
+    return json.dumps(content, separators=(",", ":")).encode() + b"\n"

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from costmodel.architecture.source import load_model
 from costmodel.checks import whole
-from costmodel.hardware.catalog import gpu_names, load_gpu
+from costmodel.hardware.catalog import gpu_names, is_path, load_gpu
 from costmodel.hardware.errors import InputError
 from costmodel.planning.answering import limits_of, ms, nearest_limit, too_long, up, verified
 from costmodel.planning.documents import Advice, GpuOption, GpuPlan, Nearest
@@ -72,7 +72,7 @@ def plan_gpu(
                 f"a token budget of {chunk} leaves no room for a prompt beside {load.streams} streams; use at least {load.streams + 1}"
             )
     table = None if prices is None else read_prices(prices)
-    parts = _parts(gpus, table, prices)
+    parts = _parts(gpus, table)
     wanted = Wanted(load, slo, chunk, server, None if most is None else whole(most, "most", 1))
     plan = _plan(parts, wanted, table)
     if plan.feasible or not plan.nearest:
@@ -101,7 +101,7 @@ def _plan(parts: Mapping[str, str], wanted: Wanted, table: Prices | None) -> Gpu
     tried = [
         option
         for name, part in parts.items()
-        for option in sizes(part, table.per_hour[name] if table else None, wanted)
+        for option in sizes(part, table.of(part if is_path(part) else name) if table else None, wanted)
     ]
     if all(
         option.missed == ("part",) for option in tried
@@ -164,7 +164,7 @@ def _plan(parts: Mapping[str, str], wanted: Wanted, table: Prices | None) -> Gpu
     )
 
 
-def _parts(gpus: Sequence[str] | None, table: Prices | None, prices: Any) -> dict[str, str]:
+def _parts(gpus: Sequence[str] | None, table: Prices | None) -> dict[str, str]:
     """Return canonical name → name or path of the profile, of the parts to choose from.
 
     Raises:
@@ -174,18 +174,13 @@ def _parts(gpus: Sequence[str] | None, table: Prices | None, prices: Any) -> dic
         return {name: name for name in gpu_names() if load_gpu(name)[0].architecture != "cpu"}
     if isinstance(gpus, str) or (gpus is not None and not gpus):
         raise InputError("gpus must be a list of parts, e.g. ['h100', 'l40s']")
-    if gpus is None and table:  # a table keeps the names of profiles, a mapping also their paths
-        paths = {load_gpu(part)[1].name: part for part in prices} if isinstance(prices, Mapping) else {}
-        gpus = [paths.get(name, name) for name in table.per_hour]
-        if unknown := [part for part in gpus if part not in gpu_names() and part not in paths.values()]:
-            raise InputError(f"{unknown[0]} has a price, and is a profile of your own: name its path as well (--gpu)")
     found: dict[str, str] = {}
-    for part in gpus or ():
+    for part in table.per_hour if gpus is None and table else gpus or ():
         profile, choice = load_gpu(part)
         other = found.setdefault(choice.name, part)
         if load_gpu(other)[0] != profile:
             raise InputError(f"{other} and {part} have one name, {choice.name}: give one of the files another")
-    missing = [name for name in found if table and name not in table.per_hour]
+    missing = [name for name, part in found.items() if table and table.of(part if is_path(part) else name) is None]
     if missing:
         raise InputError(f"no price for {', '.join(missing)} in the table; add it, or leave the part out")
     return found

@@ -109,7 +109,7 @@ def test_the_answer_is_no(command: str, binding: str) -> None:
         ("chunk --itl-ms 50 --plot a.bmp", "unknown suffix"),
         ("batch --chunk big", "not a whole number"),
         ("gpu", "give a limit"),
-        ("gpu --tpot-ms 20 --prices none.csv", "none.csv"),
+        ("gpu --tpot-ms 20 --prices none.csv", "table of prices none.csv: no such file"),
         ("gpu --tpot-ms 20 --chunk one-step", "--chunk must be a number"),
         ("gpu --tpot-ms 20 --dtype fp7", "unknown dtype 'fp7'"),
         ("gpu --tpot-ms 20 --calibration /nope.toml", "no such file"),
