@@ -138,7 +138,9 @@ def verified(plan: Answer, ask: Callable[[str, Any], Plan]) -> Answer:
         except InputError:
             continue
         if other.feasible:
-            near.append(each)
+            starts = other.advice and other.advice.max_model_len
+            also = f", with --max-model-len {starts} or less" if starts and name != "max_model_len" else ""
+            near.append(each.model_copy(update={"text": each.text + also}))
         else:
             text = f"{each.text}; not enough by itself, as then {other.binds}"
             near.append(each.model_copy(update={"enough": False, "text": text}))

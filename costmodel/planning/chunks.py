@@ -23,7 +23,16 @@ from costmodel.planning.answering import (
 )
 from costmodel.planning.confirming import interference_numbers, unserved
 from costmodel.planning.documents import Advice, Checked, ChunkPlan, ChunkPoint, Nearest, Slo
-from costmodel.planning.fitting_in import fewer_streams, fits, more_gpus, needed_blocks, no_room, seats
+from costmodel.planning.fitting_in import (
+    fewer_streams,
+    fits,
+    more_gpus,
+    needed_blocks,
+    no_room,
+    seats,
+    shorter_sequences,
+    to_start,
+)
 from costmodel.planning.serving import PlanOptions, Site, make_site, room
 from costmodel.planning.steady import (
     Steady,
@@ -137,7 +146,8 @@ def _plan(
         )
     following, top = (budget // step + 1) * step, asked.top
     after = None if budget >= top else asked.check(following, confirm)
-    common["warnings"] += unserved(at, after)
+    starts, warned = to_start(site, budget, seats(site, load, budget))
+    common["warnings"] += (*unserved(at, after), *warned)
     return ChunkPlan(
         **common,
         feasible=True,
@@ -145,7 +155,8 @@ def _plan(
         binds=found.binds,
         advice=Advice(
             max_num_batched_tokens=budget,
-            binding={"max_num_batched_tokens": found.binding},
+            max_model_len=starts,
+            binding={"max_num_batched_tokens": found.binding} | ({"max_model_len": "kv_memory"} if starts else {}),
         ),
         exact_max_num_batched_tokens=budget if after is None else last_that(asked.holds, budget, following - 1),
         at=at,
@@ -284,6 +295,7 @@ class _Question:
         near = [
             more_gpus(self.site, load, self.least, self._seats(self.least)),
             fewer_streams(self.site, load, self.least, self._seats(self.least)),
+            shorter_sequences(self.site, load, self.least, self._seats(self.least)),
         ]
         text = no_room(self.site, load, budget, self._seats(budget))
         return _Found(None, False, "kv_memory", text, tuple(each for each in near if each is not None))

@@ -51,6 +51,8 @@ class Advice(Sparse):
 
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
+    max_model_len: int | None = None
+    """Longest with which vLLM starts, where it does not start with the model's own."""
     context_tokens: int | None = None
     prompt_tokens: int | None = None
     gpu: str | None = None

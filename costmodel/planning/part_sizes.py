@@ -12,7 +12,7 @@ from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import InputError
 from costmodel.planning.answering import ms, over, too_long
 from costmodel.planning.documents import GpuOption, Slo
-from costmodel.planning.fitting_in import needed_blocks, seats
+from costmodel.planning.fitting_in import needed_blocks, no_room, seats
 from costmodel.planning.serving import PlanOptions, Site, make_site, room
 from costmodel.planning.steady import Steady, keeps_up, longest_gap_s, mean_gap_s, ttft_s
 
@@ -92,12 +92,12 @@ def _option(site: Site, common: dict[str, Any], wanted: Wanted, price: float | N
             f"its default token budget of {budget:,} has no room for a prompt beside {load.streams:,} streams (--chunk)"
         )
         return GpuOption(**common, missed=("token_budget",), why=why)
-    if free.blocks is not None and (needed := needed_blocks(free, load)) > free.blocks:
-        why = (
-            "the weights leave no room for a KV cache"
-            if not free.blocks
-            else f"KV cache: {needed:,} blocks are needed, {free.blocks:,} free"
-        )
+    if not free.holds(site, needed := needed_blocks(free, load)):
+        why = f"KV cache: {needed:,} blocks are needed, {free.blocks:,} free"
+        if not free.blocks:
+            why = "the weights leave no room for a KV cache"
+        elif needed <= free.blocks:
+            why = no_room(site, load, budget, seats(site, load, budget))
         return GpuOption(**common, missed=("kv_memory",), why=why)
     values = {name: measure(site.clock, load, budget) for name, measure in MEASURES.items()}
     limits = {name: limit for name in MEASURES if (limit := getattr(slo, f"{name}_s")) is not None}

@@ -13,7 +13,7 @@ from costmodel.hardware.catalog import gpu_names, is_path, load_gpu
 from costmodel.hardware.errors import InputError
 from costmodel.planning.answering import limits_of, ms, nearest_limit, too_long, up, verified
 from costmodel.planning.documents import Advice, GpuOption, GpuPlan, Nearest
-from costmodel.planning.fitting_in import fewer_streams, seats
+from costmodel.planning.fitting_in import fewer_streams, seats, to_start
 from costmodel.planning.part_sizes import MEASURES, Wanted, rank, ranked, sizes
 from costmodel.planning.serving import PlanOptions
 from costmodel.planning.steady import checked
@@ -138,6 +138,10 @@ def _plan(parts: Mapping[str, str], wanted: Wanted, table: Prices | None) -> Gpu
         warnings = (
             "no part with a calibration will do: the advice rests on datasheet rates, a floor; measured steps take longer",
         )
+    site = wanted.site(parts[best.gpu], best.tensor_parallel)
+    budget = wanted.budget(site)
+    starts, said = to_start(site, budget, seats(site, load, budget))
+    warnings += said
     what = "cheapest" if table else "fewest GPUs"
     smaller = [each for each in tried if each.gpu == best.gpu and each.tensor_parallel < best.tensor_parallel]
     binding = smaller[-1].missed[0] if smaller else "price" if table else "gpus"
@@ -158,7 +162,9 @@ def _plan(parts: Mapping[str, str], wanted: Wanted, table: Prices | None) -> Gpu
             gpu=best.gpu,
             gpus=best.gpus,
             tensor_parallel=best.tensor_parallel,
-            binding={"gpu": what, "gpus": binding, "tensor_parallel": binding},
+            max_model_len=starts,
+            binding={"gpu": what, "gpus": binding, "tensor_parallel": binding}
+            | ({"max_model_len": "kv_memory"} if starts else {}),
         ),
         warnings=warnings,
     )

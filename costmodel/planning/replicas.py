@@ -106,7 +106,12 @@ def _plan(
         feasible=True,
         binding=binding,
         binds=binds,
-        advice=Advice(replicas=found, gpus=at.gpus, binding={"replicas": binding, "gpus": binding}),
+        advice=Advice(
+            replicas=found,
+            gpus=at.gpus,
+            **made.to_start(),
+            binding={"replicas": binding, "gpus": binding} | dict.fromkeys(made.to_start(), "kv_memory"),
+        ),
         at=at,
         before=(below,) if below else (),
     )

@@ -166,6 +166,21 @@ class Room:
         stream, one = kv_blocks(context + 1, self.block_tokens), kv_blocks(prompt + 1, self.block_tokens)
         return int(streams * stream + prompts * one)
 
+    def starts(self, longest: int | None) -> bool:
+        """Tell whether vLLM starts with ``max_model_len`` = ``longest``; None for the model's, which is not asked for."""
+        return longest is None or self.pool is None or self.pool.starts(longest)
+
+    def holds(self, site: Site, needed: int) -> bool:
+        """Tell whether vLLM starts with the ``max_model_len`` that is asked for, and has ``needed`` blocks."""
+        return self.blocks is None or (needed <= self.blocks and self.starts(site.options.get("max_model_len")))
+
+    def too_long(self, site: Site) -> int | None:
+        """Return the largest ``max_model_len`` with which vLLM starts, where that of the site, or else the model's, is too long."""
+        asked = site.most_tokens
+        if asked is None or self.pool is None or self.pool.starts(asked):
+            return None
+        return self.pool.longest(asked)
+
 
 def block_tokens(site: Site) -> int:
     """Return the tokens of a KV block of a site."""

@@ -11,7 +11,7 @@ from costmodel.hardware.errors import InputError
 from costmodel.planning.answering import head, last_that, limits_of, ms, nearest_limit, over, too_long, up, verified
 from costmodel.planning.confirming import interference_numbers, unserved
 from costmodel.planning.documents import Advice, Bound, Checked, Nearest, SizePlan, Slo
-from costmodel.planning.fitting_in import fewer_streams, more_gpus, needed_blocks, no_room
+from costmodel.planning.fitting_in import fewer_streams, more_gpus, needed_blocks, no_room, shorter_sequences, to_start
 from costmodel.planning.serving import PlanOptions, Site, make_site, room
 from costmodel.planning.steady import Steady, checked, keeps_up, longest_gap_s, mean_gap_s, ttft_s
 from costmodel.rungs import MAX_STEPS
@@ -234,7 +234,7 @@ class _Question:
         if load.prompts and budget <= load.streams:
             return True  # another limit
         free = room(self.site, budget, self.seats(load))
-        return free.blocks is None or needed_blocks(free, load) <= free.blocks
+        return free.holds(self.site, needed_blocks(free, load))
 
     def answer(self, confirm: bool) -> SizePlan:
         """Return the largest number for which all limits hold, the limits taken one after another, cheapest first."""
@@ -261,13 +261,19 @@ class _Question:
         values: dict[str, Any] = {names[self.unknown]: self.seats(load) if self.unknown == "streams" else reached}
         at = self._check(reached, limits, confirm)
         after = self._check(reached + 1, limits, confirm) if binding else None
+        starts, said = to_start(self.site, self.budget(load), self.seats(load))
+        values |= {"max_model_len": starts} if starts else {}
+        bound = {name: "kv_memory" if name == "max_model_len" else binding or "none" for name in values}
         return self._document(
-            warned=unserved(at, None if binding == "max_model_len" else after),  # beyond that, none is to be served
+            warned=(
+                *unserved(at, None if binding == "max_model_len" else after),
+                *said,
+            ),  # beyond that, none is to be served
             feasible=True,
             binding=binding or "none",
             binds=binds,
             bounds=tuple(bounds),
-            advice=Advice(**values, binding=dict.fromkeys(values, binding or "none")),
+            advice=Advice(**values, binding=bound),
             at=at,
             after=after,
         )
@@ -330,6 +336,7 @@ class _Question:
             near = [
                 more_gpus(self.site, load, budget, seats),
                 fewer_streams(self.site, load, budget, seats) if load.streams > 1 else None,
+                shorter_sequences(self.site, load, budget, seats),
             ]
         elif binding in ("tpot", "itl", "ttft"):
             measures = {"tpot": mean_gap_s, "itl": longest_gap_s, "ttft": ttft_s}

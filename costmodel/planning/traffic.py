@@ -85,17 +85,25 @@ class Asked:
 
     def nowhere(self) -> dict[str, Any] | None:
         """Return the answer where the model does not fit into the memory of its GPUs."""
-        if self.server.deployment is None or self.server.settings.usable_blocks is not None:
+        server, given = self.server, self.traffic.options.get("max_model_len")
+        stopped = given is not None and server.starts is not None
+        if server.deployment is None or (server.settings.usable_blocks is not None and not stopped):
             return None
-        requests = self.traffic.requests
-        more = self.more_gpus(max(request.prompt + request.output for request in requests))
-        info = self.server.info
-        return {
-            "feasible": False,
-            "binding": "kv_memory",
-            "binds": f"the weights and activations of {info.model} leave no room for a KV cache on {info.gpu}",
-            "nearest": (more,) if more else (),
-        }
+        longest = max(request.prompt + request.output for request in self.traffic.requests)
+        near, info = [self.more_gpus(longest)], server.info
+        text = f"the weights and activations of {info.model} leave no room for a KV cache on {info.gpu}"
+        if stopped:
+            text = f"vLLM does not start with --max-model-len {given}: the KV cache of a server holds a sequence of {server.starts:,} tokens"
+            if longest <= (server.starts or 0):
+                near.append(
+                    Nearest(change="--max-model-len", value=server.starts, text=f"--max-model-len {server.starts}")
+                )
+        nearest = tuple(each for each in near if each is not None)
+        return {"feasible": False, "binding": "kv_memory", "binds": text, "nearest": nearest}
+
+    def to_start(self) -> dict[str, Any]:
+        """Return what advice has beside the number of servers, and its binding: ``max_model_len``, where vLLM needs one to start."""
+        return {} if self.server.starts is None else {"max_model_len": self.server.starts}
 
     def too_short(self, run: FleetRun, kind: str = "") -> tuple[str, ...]:
         """Return a warning if arrivals end before servers are full, or before it shows that they do not keep up; nothing otherwise.
@@ -181,6 +189,11 @@ def make_traffic(
         workload["requests"] = count
     workload["balancing"] = balancing
     said = tuple(text for text in server.warnings if "no room" not in text)
+    if server.starts is not None and options.get("max_model_len") is not None:
+        said = tuple(text for text in said if "will not start" not in text)  # is the answer
+    elif server.starts is not None and server.settings.usable_blocks is not None:
+        held = server.settings.usable_blocks // -(-sum(lengths) // server.settings.block_tokens)
+        said += (f"the KV cache of a server holds {held:,} requests of {lengths[0]:,} + {lengths[1]:,} tokens at once",)
     return Asked(
         traffic, server, found, lifetime, workload, (*notes, *server.notes), (*warnings, *said), server.info.gpus
     )

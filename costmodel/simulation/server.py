@@ -38,6 +38,7 @@ class Server:
         info: what is told of it.
         deployment: model and GPUs; None with fixed step times.
         notes, warnings: what has to be said.
+        starts: largest ``max_model_len`` with which vLLM starts, where it does not start with the one that it has; None where it does.
     """
 
     clock: Clock
@@ -47,6 +48,7 @@ class Server:
     deployment: Deployment | None
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    starts: int | None = None
 
 
 def make_server(
@@ -140,7 +142,7 @@ def make_server(
         request_overhead_s=delay[0],
         request_overhead_per_prompt_token_s=delay[1],
     )
-    return Server(clock, settings, delay, info, deployment, tuple(notes), tuple(warnings))
+    return Server(clock, settings, delay, info, deployment, tuple(notes), tuple(warnings), cache.starts)
 
 
 def _step_time(seconds: float, name: str) -> float:
