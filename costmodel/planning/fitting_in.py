@@ -62,7 +62,8 @@ def no_room(site: Site, load: Steady, budget: int, seqs: int) -> str:
     needed = needed_blocks(free, load)
     asked = site.options.get("max_model_len")
     if asked is not None and not free.starts(asked):
-        return f"vLLM does not start with --max-model-len {asked}: the {free.blocks:,} KV blocks hold a sequence of {free.too_long(site):,} tokens"
+        longest = free.too_long(site)
+        return f"vLLM does not start with --max-model-len {asked}: the {free.blocks:,} KV blocks hold a sequence of {longest:,} tokens"
     return (
         f"{load.streams:,} streams at context {load.context:,}"
         + (f" and {load.prompts} × {load.prompt:,} tokens of prompt" if load.prompts else "")

@@ -91,7 +91,7 @@ def _plan(
     found = search.fewest(min(form_found.servers, most), most, lambda: run_alone(traffic))
     common |= {"closed_form": form_found, "runs": search.all()}
     if found is None:
-        return FleetPlan(**common, **refusal(made, search.alone, search.all()))
+        return FleetPlan(**common, **refusal(made, search.alone, search.run(most)))
     for count in range(max(found - 1 - around, 1), min(found + around, most) + 1):
         search.run(count)
     common["runs"] = search.all()

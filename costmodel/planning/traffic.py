@@ -93,7 +93,7 @@ class Asked:
         near, info = [self.more_gpus(longest)], server.info
         text = f"the weights and activations of {info.model} leave no room for a KV cache on {info.gpu}"
         if stopped:
-            text = f"vLLM does not start with --max-model-len {given}: the KV cache of a server holds a sequence of {server.starts:,} tokens"
+            text = f"vLLM does not start with --max-model-len {given}: the KV cache holds a sequence of {server.starts:,} tokens"
             if longest <= (server.starts or 0):
                 near.append(
                     Nearest(change="--max-model-len", value=server.starts, text=f"--max-model-len {server.starts}")
