@@ -104,7 +104,16 @@ def _checks(what: str, at: Checked | None, after: Checked | None) -> list[str]:
             ]
         )  # fmt: skip
     header = [what, "holds", "longest gap ms", "simulated", "mean gap ms", "TTFT ms", "simulated", "KV blocks"]
-    return [table(rows, header, left=2)] if rows else []
+    return [table(rows, header, left=2), *_intervals(at)] if rows else []
+
+
+def _intervals(at: Checked | None) -> list[str]:
+    """Return how sure the times of the answer are."""
+    if at is None or at.level is None:
+        return []
+    named = {"longest gap": at.itl_interval_s, "mean gap": at.tpot_interval_s, "TTFT": at.ttft_interval_s}
+    shown = [f"{what} {_ms(each[0])} to {_ms(each[1])}" for what, each in named.items() if each is not None]
+    return [f"  {100 * at.level:.0f} % intervals at {at.value:,} [ms]: {', '.join(shown)}"]
 
 
 def _ms(value: float | None) -> str:

@@ -115,6 +115,7 @@ ARGUMENTS = {
     "--max-num-seqs": "max_num_seqs",
     "--max-model-len": "max_model_len",
     "--chunk": "chunk",
+    "--kv-tokens": "kv_tokens",
     "--prompt": "prompt",
     "--context": "context",
     "--max-gpus": "most",

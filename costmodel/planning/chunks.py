@@ -27,6 +27,7 @@ from costmodel.planning.fitting_in import (
     fewer_streams,
     fits,
     more_gpus,
+    more_tokens,
     needed_blocks,
     no_room,
     seats,
@@ -45,6 +46,7 @@ from costmodel.planning.steady import (
     mean_gap_s,
     ttft_s,
 )
+from costmodel.planning.trusting import interval_numbers, outside
 from costmodel.rungs import MAX_STEPS
 from costmodel.spike import step_count
 
@@ -140,14 +142,15 @@ def _plan(
     budget = found.budget
     at = None if budget is None else asked.check(budget, confirm)
     if budget is None or not found.feasible:
-        common["warnings"] += unserved(at)
+        common["warnings"] += unserved(at) + (() if budget is None else outside(site, (load, budget)))
         return ChunkPlan(
             **common, feasible=False, binding=found.binding, binds=found.binds, nearest=found.nearest, at=at
         )
     following, top = (budget // step + 1) * step, asked.top
     after = None if budget >= top else asked.check(following, confirm)
     starts, warned = to_start(site, budget, seats(site, load, budget))
-    common["warnings"] += (*unserved(at, after), *warned)
+    far = outside(site, (load, budget), *([] if after is None else [(load, following)]))
+    common["warnings"] += (*unserved(at, after), *warned, *far)
     return ChunkPlan(
         **common,
         feasible=True,
@@ -296,6 +299,7 @@ class _Question:
             more_gpus(self.site, load, self.least, self._seats(self.least)),
             fewer_streams(self.site, load, self.least, self._seats(self.least)),
             shorter_sequences(self.site, load, self.least, self._seats(self.least)),
+            more_tokens(self.site, load, self.least, self._seats(self.least)),
         ]
         text = no_room(self.site, load, budget, self._seats(budget))
         return _Found(None, False, "kv_memory", text, tuple(each for each in near if each is not None))
@@ -346,12 +350,15 @@ class _Question:
         free = room(self.site, budget, self._seats(budget))
         ttft = self.ttft(budget)
         late = self.slo.ttft_s is not None and ttft > self.slo.ttft_s
+        gap, mean = self.gap(budget), mean_gap_s(clock, load, budget)
+        tpot = mean if mean < math.inf else None
         return Checked(
             value=budget,
             meets=self.holds(budget) and self.keeps_up(budget) and not late,
-            itl_s=self.gap(budget),
-            tpot_s=mean if (mean := mean_gap_s(clock, load, budget)) < float("inf") else None,
+            itl_s=gap,
+            tpot_s=tpot,
             ttft_s=ttft,
+            **interval_numbers(self.site, load, budget, {"itl": gap, "tpot": tpot, "ttft": ttft}),
             kv_blocks_needed=needed_blocks(free, load),
             kv_blocks=free.blocks,
             **(interference_numbers(self.site, load, budget) if confirm else {}),

@@ -84,6 +84,13 @@ class Checked(Sparse):
     tpot_s: float | None = None
     ttft_s: float | None = None
     """Of a prompt that comes at the worst moment."""
+    level: float | None = None
+    """Share of the measurements that lie in intervals such as those below."""
+    itl_interval_s: tuple[float, float] | None = None
+    tpot_interval_s: tuple[float, float] | None = None
+    """As wide, relative to the TPOT, as that of the decode step."""
+    ttft_interval_s: tuple[float, float] | None = None
+    """As wide, relative to the TTFT, as that of the longest mixed step."""
     kv_blocks_needed: int | None = None
     kv_blocks: int | None = None
     simulated_itl_s: float | None = None

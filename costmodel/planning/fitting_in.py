@@ -56,8 +56,8 @@ def more_gpus(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | Non
 
 def no_room(site: Site, load: Steady, budget: int, seqs: int) -> str:
     """Say what does not fit."""
-    free = room(site, budget, seqs)
-    if not free.blocks:
+    free, given = room(site, budget, seqs), site.options.get("kv_tokens")
+    if not free.blocks and given is None:
         return f"the weights and activations of {site.info.model} leave no room for a KV cache on {site.info.gpu}"
     needed = needed_blocks(free, load)
     asked = site.options.get("max_model_len")
@@ -68,6 +68,7 @@ def no_room(site: Site, load: Steady, budget: int, seqs: int) -> str:
         f"{load.streams:,} streams at context {load.context:,}"
         + (f" and {load.prompts} × {load.prompt:,} tokens of prompt" if load.prompts else "")
         + f" take {needed:,} KV blocks; there are {free.blocks:,}"
+        + ("" if given is None else f" (--kv-tokens {given})")
     )
 
 
@@ -77,6 +78,15 @@ def shorter_sequences(site: Site, load: Steady, budget: int, seqs: int) -> Neare
     if site.options.get("max_model_len") is None or longest is None or longest <= max(load.context, load.prompt):
         return None
     return Nearest(change="--max-model-len", value=longest, text=f"--max-model-len {longest}")
+
+
+def more_tokens(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | None:
+    """Return the KV cache that a load takes, where its size is given [tokens]."""
+    if site.options.get("kv_tokens") is None:
+        return None
+    free = room(site, budget, seqs)
+    tokens = needed_blocks(free, load) * free.block_tokens
+    return Nearest(change="--kv-tokens", value=tokens, text=f"--kv-tokens {tokens}")
 
 
 def to_start(site: Site, budget: int, seqs: int) -> tuple[int | None, tuple[str, ...]]:

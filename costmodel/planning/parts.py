@@ -17,6 +17,7 @@ from costmodel.planning.fitting_in import fewer_streams, seats, to_start
 from costmodel.planning.part_sizes import MEASURES, Wanted, rank, ranked, sizes
 from costmodel.planning.serving import PlanOptions
 from costmodel.planning.steady import checked
+from costmodel.planning.trusting import outside
 from costmodel.prices import Prices, read_prices
 
 
@@ -141,7 +142,8 @@ def _plan(parts: Mapping[str, str], wanted: Wanted, table: Prices | None) -> Gpu
     site = wanted.site(parts[best.gpu], best.tensor_parallel)
     budget = wanted.budget(site)
     starts, said = to_start(site, budget, seats(site, load, budget))
-    warnings += said
+    warnings += (*site.warnings, *said, *outside(site, (load, budget)))
+    common["notes"] += tuple(note for note in site.notes if note.startswith("calibration "))
     what = "cheapest" if table else "fewest GPUs"
     smaller = [each for each in tried if each.gpu == best.gpu and each.tensor_parallel < best.tensor_parallel]
     binding = smaller[-1].missed[0] if smaller else "price" if table else "gpus"

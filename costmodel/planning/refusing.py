@@ -63,6 +63,10 @@ def _that_are_taken(made: Asked, binding: str) -> tuple[Nearest, ...]:
     deployment = made.server.deployment
     if binding == "kv_memory" and (more := made.more_gpus(tokens)) is not None:
         near.append(more)
+    if binding == "kv_memory" and made.traffic.options.get("kv_tokens") is not None:
+        size = made.server.settings.block_tokens
+        held = -(-tokens // size) * size
+        near.append(Nearest(change="--kv-tokens", value=held, text=f"--kv-tokens {held}"))
     if binding == "max_model_len" and (
         deployment is None or tokens <= (deployment.architecture.max_positions or tokens)
     ):

@@ -17,6 +17,7 @@ from costmodel.memory.engines import default_settings
 from costmodel.memory.pool import Pool, pool_of, workload_settings
 from costmodel.simulation.clock import Clock
 from costmodel.simulation.options import ServerOptions, SimulatedRung, check_options
+from costmodel.simulation.ranges import Fitted
 from costmodel.simulation.results import ServerInfo
 from costmodel.simulation.server import FIXED_BUDGET, FIXED_SEQS, make_server
 
@@ -56,6 +57,7 @@ class Site:
         options: as they were asked for.
         info: what documents tell of the server.
         notes, warnings: what has to be said.
+        fitted: the calibration of the step times; None where they have none.
     """
 
     clock: Clock
@@ -64,6 +66,7 @@ class Site:
     info: ServerInfo
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    fitted: Fitted | None = None
 
     @property
     def default_budget(self) -> int:
@@ -142,7 +145,7 @@ def make_site(options: PlanOptions, prompt: int, others: Mapping[str, Any] | Non
         notes += other_defaults(engine)
         if engine != "vllm":
             notes += (f"steps take the times of {engine}; who is in a step is decided as vLLM's scheduler decides it",)
-    return Site(server.clock, server.deployment, options, server.info, notes, server.warnings)
+    return Site(server.clock, server.deployment, options, server.info, notes, server.warnings, server.fitted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from costmodel.planning.rates import closed_form
 from costmodel.planning.serving import PlanOptions, check_longest, make_site
 from costmodel.planning.steady import Steady
 from costmodel.simulation.options import ServerOptions, check_options
+from costmodel.simulation.ranges import of_load
 from costmodel.simulation.server import Server
 from costmodel.simulation.settings import DISAGGREGATED
 from costmodel.simulation.traces import read_trace
@@ -94,10 +95,9 @@ class Asked:
         text = f"the weights and activations of {info.model} leave no room for a KV cache on {info.gpu}"
         if stopped:
             text = f"vLLM does not start with --max-model-len {given}: the KV cache holds a sequence of {server.starts:,} tokens"
-            if longest <= (server.starts or 0):
-                near.append(
-                    Nearest(change="--max-model-len", value=server.starts, text=f"--max-model-len {server.starts}")
-                )
+            starts = server.starts or 0
+            if longest <= starts:
+                near.append(Nearest(change="--max-model-len", value=starts, text=f"--max-model-len {starts}"))
         nearest = tuple(each for each in near if each is not None)
         return {"feasible": False, "binding": "kv_memory", "binds": text, "nearest": nearest}
 
@@ -194,9 +194,17 @@ def make_traffic(
     elif server.starts is not None and server.settings.usable_blocks is not None:
         held = server.settings.usable_blocks // -(-sum(lengths) // server.settings.block_tokens)
         said += (f"the KV cache of a server holds {held:,} requests of {lengths[0]:,} + {lengths[1]:,} tokens at once",)
+    said += of_load(
+        server.fitted, found.running, lengths[0] + lengths[1] / 2, longest_prompt(traffic), server.settings.token_budget
+    )
     return Asked(
         traffic, server, found, lifetime, workload, (*notes, *server.notes), (*warnings, *said), server.info.gpus
     )
+
+
+def longest_prompt(traffic: Traffic) -> int:
+    """Return the tokens of the longest prompt."""
+    return max(request.prompt for request in traffic.requests)
 
 
 def _everything(source: Any) -> Any:
