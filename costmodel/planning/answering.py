@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from costmodel.checks import positive
+from costmodel.checks import MAX_SECONDS, positive
 from costmodel.hardware.errors import InputError
 from costmodel.planning.documents import Nearest, Plan, Slo
 from costmodel.planning.serving import Site
@@ -28,7 +28,13 @@ def limits_of(required: bool, /, **given: float | None) -> Slo:
     if required and all(value is None for value in given.values()):
         names = list(given)
         raise InputError(f"give a limit: {', '.join(names[:-1]) + ' or ' if names[1:] else ''}{names[-1]}, in seconds")
-    return Slo(**{f"{name}_s": positive(value, f"{name} limit") for name, value in given.items() if value is not None})
+    return Slo(
+        **{
+            f"{name}_s": positive(value, f"{name} limit", MAX_SECONDS)
+            for name, value in given.items()
+            if value is not None
+        }
+    )
 
 
 def head(site: Site) -> dict[str, Any]:

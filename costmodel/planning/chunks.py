@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from costmodel.checks import whole
@@ -311,10 +311,18 @@ class _Question:
             what = f"a decode step of {load.streams} streams alone takes {ms(decode)}, over the limit of {ms(limit)}"
         else:
             what = f"even the smallest chunk makes a step of {ms(self.gap(load.streams + 1))}, over the limit of {ms(limit)}"
-        near, budget = [], self._first(self.keeps_up, load.every)
-        if budget is not None and self.fits(budget):
+        near, budget = [], self._first(self.keeps_up, load.every) or self.top
+        if self.fits(budget):
             near.append(nearest_limit("itl", self.gap(budget), f"with {budget:,} tokens per step"))
+        fewer = last_that(self._calm_with, 1, load.streams - 1)
+        if fewer is not None:
+            near.append(Nearest(change="--streams", value=fewer, text=f"{fewer:,} streams"))
         return _Found(None, False, "itl", what, tuple(near))
+
+    def _calm_with(self, streams: int) -> bool:
+        """Tell whether the smallest chunk beside so many streams makes a step within the limit."""
+        load = replace(self.load, streams=streams)
+        return longest_gap_s(self.site.clock, load, streams + 1) <= (self.slo.itl_s or 0.0)
 
     def _too_slow(self, budget: int, binding: str) -> _Found:
         """The limits allow only budgets at which prompts come faster than they are taken."""

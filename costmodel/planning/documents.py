@@ -219,6 +219,9 @@ class FleetRun(Sparse):
     e2e_s: float | None = None
     output_tokens_per_s: float
     busy_share: float
+    """Share of the time that a step runs: near 1 for any server that always has a request."""
+    kv_share: float | None = None
+    """Most KV blocks in use on one server, of those there are; None for a cache without end."""
     keeps_up: bool
     """False where requests come faster than they are answered, by the rule of ``costmodel simulate``."""
     refused: dict[str, int] | None = None

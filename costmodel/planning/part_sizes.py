@@ -123,10 +123,16 @@ def rank(option: GpuOption) -> tuple[float, float, float]:
     return option.cost_per_hour or 0.0, option.gpus, option.tpot_s or math.inf
 
 
-def ranked(tried: Sequence[GpuOption]) -> list[GpuOption]:
-    """Return one row per part: the fewest GPUs that will do, else the most that were tried; those that will do first."""
+def closest(tried: Sequence[GpuOption], wanted: Wanted) -> GpuOption:
+    """Return the option that is least over its limits, of those on which the load runs; the last one where it runs on none."""
+    running = [option for option in tried if option.ttft_s is not None]
+    return min(running, key=wanted.excess) if running else tried[-1]
+
+
+def ranked(tried: Sequence[GpuOption], wanted: Wanted) -> list[GpuOption]:
+    """Return one row per part: the fewest GPUs that will do, else those that come closest; those that will do first."""
     rows = []
     for name in dict.fromkeys(option.gpu for option in tried):
         own = [option for option in tried if option.gpu == name]
-        rows.append(next((option for option in own if option.meets), own[-1]))
+        rows.append(next((option for option in own if option.meets), closest(own, wanted)))
     return sorted(rows, key=lambda option: (not option.meets, *rank(option)))
