@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from costmodel.checks import positive
+from costmodel.checks import MAX_SECONDS, positive
 from costmodel.hardware.errors import InputError
 from costmodel.planning.documents import Nearest, Plan, Slo
 from costmodel.planning.serving import Site
@@ -28,7 +28,13 @@ def limits_of(required: bool, /, **given: float | None) -> Slo:
     if required and all(value is None for value in given.values()):
         names = list(given)
         raise InputError(f"give a limit: {', '.join(names[:-1]) + ' or ' if names[1:] else ''}{names[-1]}, in seconds")
-    return Slo(**{f"{name}_s": positive(value, f"{name} limit") for name, value in given.items() if value is not None})
+    return Slo(
+        **{
+            f"{name}_s": positive(value, f"{name} limit", MAX_SECONDS)
+            for name, value in given.items()
+            if value is not None
+        }
+    )
 
 
 def head(site: Site) -> dict[str, Any]:
@@ -115,6 +121,7 @@ ARGUMENTS = {
     "--max-num-seqs": "max_num_seqs",
     "--max-model-len": "max_model_len",
     "--chunk": "chunk",
+    "--kv-tokens": "kv_tokens",
     "--prompt": "prompt",
     "--context": "context",
     "--max-gpus": "most",
@@ -138,7 +145,9 @@ def verified(plan: Answer, ask: Callable[[str, Any], Plan]) -> Answer:
         except InputError:
             continue
         if other.feasible:
-            near.append(each)
+            starts = other.advice and other.advice.max_model_len
+            also = f", with --max-model-len {starts} or less" if starts and name != "max_model_len" else ""
+            near.append(each.model_copy(update={"text": each.text + also}))
         else:
             text = f"{each.text}; not enough by itself, as then {other.binds}"
             near.append(each.model_copy(update={"enough": False, "text": text}))

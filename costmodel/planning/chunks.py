@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from costmodel.checks import whole
@@ -23,7 +23,17 @@ from costmodel.planning.answering import (
 )
 from costmodel.planning.confirming import interference_numbers, unserved
 from costmodel.planning.documents import Advice, Checked, ChunkPlan, ChunkPoint, Nearest, Slo
-from costmodel.planning.fitting_in import fewer_streams, fits, more_gpus, needed_blocks, no_room, seats
+from costmodel.planning.fitting_in import (
+    fewer_streams,
+    fits,
+    more_gpus,
+    more_tokens,
+    needed_blocks,
+    no_room,
+    seats,
+    shorter_sequences,
+    to_start,
+)
 from costmodel.planning.serving import PlanOptions, Site, make_site, room
 from costmodel.planning.steady import (
     Steady,
@@ -36,6 +46,7 @@ from costmodel.planning.steady import (
     mean_gap_s,
     ttft_s,
 )
+from costmodel.planning.trusting import interval_numbers, outside
 from costmodel.rungs import MAX_STEPS
 from costmodel.spike import step_count
 
@@ -131,13 +142,15 @@ def _plan(
     budget = found.budget
     at = None if budget is None else asked.check(budget, confirm)
     if budget is None or not found.feasible:
-        common["warnings"] += unserved(at)
+        common["warnings"] += unserved(at) + (() if budget is None else outside(site, (load, budget)))
         return ChunkPlan(
             **common, feasible=False, binding=found.binding, binds=found.binds, nearest=found.nearest, at=at
         )
     following, top = (budget // step + 1) * step, asked.top
     after = None if budget >= top else asked.check(following, confirm)
-    common["warnings"] += unserved(at, after)
+    starts, warned = to_start(site, budget, seats(site, load, budget))
+    far = outside(site, (load, budget), *([] if after is None else [(load, following)]))
+    common["warnings"] += (*unserved(at, after), *warned, *far)
     return ChunkPlan(
         **common,
         feasible=True,
@@ -145,7 +158,8 @@ def _plan(
         binds=found.binds,
         advice=Advice(
             max_num_batched_tokens=budget,
-            binding={"max_num_batched_tokens": found.binding},
+            max_model_len=starts,
+            binding={"max_num_batched_tokens": found.binding} | ({"max_model_len": "kv_memory"} if starts else {}),
         ),
         exact_max_num_batched_tokens=budget if after is None else last_that(asked.holds, budget, following - 1),
         at=at,
@@ -284,6 +298,8 @@ class _Question:
         near = [
             more_gpus(self.site, load, self.least, self._seats(self.least)),
             fewer_streams(self.site, load, self.least, self._seats(self.least)),
+            shorter_sequences(self.site, load, self.least, self._seats(self.least)),
+            more_tokens(self.site, load, self.least, self._seats(self.least)),
         ]
         text = no_room(self.site, load, budget, self._seats(budget))
         return _Found(None, False, "kv_memory", text, tuple(each for each in near if each is not None))
@@ -295,10 +311,18 @@ class _Question:
             what = f"a decode step of {load.streams} streams alone takes {ms(decode)}, over the limit of {ms(limit)}"
         else:
             what = f"even the smallest chunk makes a step of {ms(self.gap(load.streams + 1))}, over the limit of {ms(limit)}"
-        near, budget = [], self._first(self.keeps_up, load.every)
-        if budget is not None and self.fits(budget):
+        near, budget = [], self._first(self.keeps_up, load.every) or self.top
+        if self.fits(budget):
             near.append(nearest_limit("itl", self.gap(budget), f"with {budget:,} tokens per step"))
+        fewer = last_that(self._calm_with, 1, load.streams - 1)
+        if fewer is not None:
+            near.append(Nearest(change="--streams", value=fewer, text=f"{fewer:,} streams"))
         return _Found(None, False, "itl", what, tuple(near))
+
+    def _calm_with(self, streams: int) -> bool:
+        """Tell whether the smallest chunk beside so many streams makes a step within the limit."""
+        load = replace(self.load, streams=streams)
+        return longest_gap_s(self.site.clock, load, streams + 1) <= (self.slo.itl_s or 0.0)
 
     def _too_slow(self, budget: int, binding: str) -> _Found:
         """The limits allow only budgets at which prompts come faster than they are taken."""
@@ -334,12 +358,15 @@ class _Question:
         free = room(self.site, budget, self._seats(budget))
         ttft = self.ttft(budget)
         late = self.slo.ttft_s is not None and ttft > self.slo.ttft_s
+        gap, mean = self.gap(budget), mean_gap_s(clock, load, budget)
+        tpot = mean if mean < math.inf else None
         return Checked(
             value=budget,
             meets=self.holds(budget) and self.keeps_up(budget) and not late,
-            itl_s=self.gap(budget),
-            tpot_s=mean if (mean := mean_gap_s(clock, load, budget)) < float("inf") else None,
+            itl_s=gap,
+            tpot_s=tpot,
             ttft_s=ttft,
+            **interval_numbers(self.site, load, budget, {"itl": gap, "tpot": tpot, "ttft": ttft}),
             kv_blocks_needed=needed_blocks(free, load),
             kv_blocks=free.blocks,
             **(interference_numbers(self.site, load, budget) if confirm else {}),

@@ -88,11 +88,11 @@ def _plan(
     question = _Question(made, pools, progress)
     alone = run_alone(made.traffic, pools)
     if not alone.meets:
-        return FleetPlan(**common, **refusal(made, alone, ()))
+        return FleetPlan(**common, **refusal(made, alone, question.run(question.most, question.most)))
     found = question.fewest()
     common["runs"] = question.all()
     if found is None:
-        return FleetPlan(**common, **refusal(made, None, question.all()))
+        return FleetPlan(**common, **refusal(made, None, question.run(question.most, question.most)))
     prefill, decode = found
     at = question.run(prefill, decode)
     below = [question.run(prefill - 1, decode)] if prefill > 1 else []
@@ -111,7 +111,13 @@ def _plan(
         feasible=True,
         binding=binding["prefill_servers"] if binding["decode_servers"] == "none" else binding["decode_servers"],
         binds="; ".join(said),
-        advice=Advice(prefill_servers=prefill, decode_servers=decode, gpus=at.gpus, binding=binding),
+        advice=Advice(
+            prefill_servers=prefill,
+            decode_servers=decode,
+            gpus=at.gpus,
+            **made.to_start(),
+            binding=binding | dict.fromkeys(made.to_start(), "kv_memory"),
+        ),
         at=at,
         before=tuple(below),
         together=together,
@@ -149,22 +155,39 @@ class _Question:
     def fewest(self) -> tuple[int, int] | None:
         """Return as few of each kind as hold all limits; None if none do."""
         decode = self.made.closed_form.servers
-        prefill = self._prefilling()
-        if prefill is None:
-            return None
-        while prefill <= self.most:
+        prefill = self._prefilling() or self._enough_to_prefill(1)
+        while prefill is not None and prefill <= self.most:
             found = self._decoding(prefill, decode)
-            if found is None:
-                return None
+            if found is None:  # the end-to-end latency, of which the prefill is a part
+                prefill = self._enough_to_prefill(prefill + 1)
+                continue
             if not self.run(prefill, found).meets:  # the TTFT
                 prefill += 1
                 continue
+            prefill, found = self._traded(prefill, found)
             while prefill > 1 and self.run(prefill - 1, found).meets:
                 prefill -= 1
             while found > 1 and self.run(prefill, found - 1).meets:
                 found -= 1
             return prefill, found
         return None
+
+    def _enough_to_prefill(self, start: int) -> int | None:
+        """Return the fewest servers that prefill, from ``start`` on, with which all limits hold if enough decode; None if none do."""
+        if start > self.most:
+            return None
+        search = Search(lambda count: self.run(count, self.most))
+        found = search.fewest(start, self.most, lambda: self.run(self.most, self.most))
+        return None if found is None else max(found, start)
+
+    def _traded(self, prefill: int, decode: int) -> tuple[int, int]:
+        """Return fewer servers in all, where one more that prefills saves several that decode: the end-to-end latency has both."""
+        while self.made.traffic.slo.e2e_s is not None and decode > 2 and prefill < self.most:
+            other = self._decoding(prefill + 1, decode)
+            if other is None or other + 1 >= decode or not self.run(prefill + 1, other).meets:
+                break
+            prefill, decode = prefill + 1, other
+        return prefill, decode
 
     def _prefilling(self) -> int | None:
         """Return the fewest servers that prefill in time, simulated without the others."""

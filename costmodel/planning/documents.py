@@ -51,6 +51,8 @@ class Advice(Sparse):
 
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
+    max_model_len: int | None = None
+    """Longest with which vLLM starts, where it does not start with the model's own."""
     context_tokens: int | None = None
     prompt_tokens: int | None = None
     gpu: str | None = None
@@ -82,6 +84,13 @@ class Checked(Sparse):
     tpot_s: float | None = None
     ttft_s: float | None = None
     """Of a prompt that comes at the worst moment."""
+    level: float | None = None
+    """Share of the measurements that lie in intervals such as those below."""
+    itl_interval_s: tuple[float, float] | None = None
+    tpot_interval_s: tuple[float, float] | None = None
+    """As wide, relative to the TPOT, as that of the decode step."""
+    ttft_interval_s: tuple[float, float] | None = None
+    """As wide, relative to the TTFT, as that of the longest mixed step."""
     kv_blocks_needed: int | None = None
     kv_blocks: int | None = None
     simulated_itl_s: float | None = None
@@ -210,6 +219,9 @@ class FleetRun(Sparse):
     e2e_s: float | None = None
     output_tokens_per_s: float
     busy_share: float
+    """Share of the time that a step runs: near 1 for any server that always has a request."""
+    kv_share: float | None = None
+    """Most KV blocks in use on one server, of those there are; None for a cache without end."""
     keeps_up: bool
     """False where requests come faster than they are answered, by the rule of ``costmodel simulate``."""
     refused: dict[str, int] | None = None

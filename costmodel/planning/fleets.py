@@ -163,6 +163,7 @@ def _told(
             missed.append(name)
     if not keeps_up:
         missed.append("load")
+    usable = server.settings.usable_blocks
     return FleetRun(
         servers=servers,
         prefill_servers=prefill,
@@ -172,6 +173,7 @@ def _told(
         missed=tuple(missed),
         output_tokens_per_s=tokens / end if end > 0 else 0.0,
         busy_share=sum(tally.busy for tally in tallies) / (end * len(tallies)) if end > 0 else 0.0,
+        kv_share=None if not usable else max(tally.most[2] for tally in tallies) / usable,
         keeps_up=keeps_up,
         refused=dict(refused) or None,
         **{f"{name}_s": None if value is None or math.isinf(value) else value for name, value in reached.items()},

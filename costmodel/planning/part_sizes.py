@@ -12,7 +12,7 @@ from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import InputError
 from costmodel.planning.answering import ms, over, too_long
 from costmodel.planning.documents import GpuOption, Slo
-from costmodel.planning.fitting_in import needed_blocks, seats
+from costmodel.planning.fitting_in import needed_blocks, no_room, seats
 from costmodel.planning.serving import PlanOptions, Site, make_site, room
 from costmodel.planning.steady import Steady, keeps_up, longest_gap_s, mean_gap_s, ttft_s
 
@@ -92,12 +92,12 @@ def _option(site: Site, common: dict[str, Any], wanted: Wanted, price: float | N
             f"its default token budget of {budget:,} has no room for a prompt beside {load.streams:,} streams (--chunk)"
         )
         return GpuOption(**common, missed=("token_budget",), why=why)
-    if free.blocks is not None and (needed := needed_blocks(free, load)) > free.blocks:
-        why = (
-            "the weights leave no room for a KV cache"
-            if not free.blocks
-            else f"KV cache: {needed:,} blocks are needed, {free.blocks:,} free"
-        )
+    if not free.holds(site, needed := needed_blocks(free, load)):
+        why = f"KV cache: {needed:,} blocks are needed, {free.blocks:,} free"
+        if not free.blocks:
+            why = "the weights leave no room for a KV cache"
+        elif needed <= free.blocks:
+            why = no_room(site, load, budget, seats(site, load, budget))
         return GpuOption(**common, missed=("kv_memory",), why=why)
     values = {name: measure(site.clock, load, budget) for name, measure in MEASURES.items()}
     limits = {name: limit for name in MEASURES if (limit := getattr(slo, f"{name}_s")) is not None}
@@ -123,10 +123,16 @@ def rank(option: GpuOption) -> tuple[float, float, float]:
     return option.cost_per_hour or 0.0, option.gpus, option.tpot_s or math.inf
 
 
-def ranked(tried: Sequence[GpuOption]) -> list[GpuOption]:
-    """Return one row per part: the fewest GPUs that will do, else the most that were tried; those that will do first."""
+def closest(tried: Sequence[GpuOption], wanted: Wanted) -> GpuOption:
+    """Return the option that is least over its limits, of those on which the load runs; the last one where it runs on none."""
+    running = [option for option in tried if option.ttft_s is not None]
+    return min(running, key=wanted.excess) if running else tried[-1]
+
+
+def ranked(tried: Sequence[GpuOption], wanted: Wanted) -> list[GpuOption]:
+    """Return one row per part: the fewest GPUs that will do, else those that come closest; those that will do first."""
     rows = []
     for name in dict.fromkeys(option.gpu for option in tried):
         own = [option for option in tried if option.gpu == name]
-        rows.append(next((option for option in own if option.meets), own[-1]))
+        rows.append(next((option for option in own if option.meets), closest(own, wanted)))
     return sorted(rows, key=lambda option: (not option.meets, *rank(option)))

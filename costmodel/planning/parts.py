@@ -13,10 +13,11 @@ from costmodel.hardware.catalog import gpu_names, is_path, load_gpu
 from costmodel.hardware.errors import InputError
 from costmodel.planning.answering import limits_of, ms, nearest_limit, too_long, up, verified
 from costmodel.planning.documents import Advice, GpuOption, GpuPlan, Nearest
-from costmodel.planning.fitting_in import fewer_streams, seats
-from costmodel.planning.part_sizes import MEASURES, Wanted, rank, ranked, sizes
+from costmodel.planning.fitting_in import fewer_streams, seats, to_start
+from costmodel.planning.part_sizes import MEASURES, Wanted, closest, rank, ranked, sizes
 from costmodel.planning.serving import PlanOptions
 from costmodel.planning.steady import checked
+from costmodel.planning.trusting import outside
 from costmodel.prices import Prices, read_prices
 
 
@@ -107,7 +108,7 @@ def _plan(parts: Mapping[str, str], wanted: Wanted, table: Prices | None) -> Gpu
         option.missed == ("part",) for option in tried
     ):  # not the parts are to blame: a name, a number, or their combination
         raise InputError(tried[0].why)
-    options = ranked(tried)
+    options = ranked(tried, wanted)
     good = [option for option in options if option.meets]
     best = min(good, key=lambda option: (option.rung == "roofline", *rank(option))) if good else None
     site = None if best is None else wanted.site(parts[best.gpu], best.tensor_parallel)
@@ -138,10 +139,18 @@ def _plan(parts: Mapping[str, str], wanted: Wanted, table: Prices | None) -> Gpu
         warnings = (
             "no part with a calibration will do: the advice rests on datasheet rates, a floor; measured steps take longer",
         )
+    site = wanted.site(parts[best.gpu], best.tensor_parallel)
+    budget = wanted.budget(site)
+    starts, said = to_start(site, budget, seats(site, load, budget))
+    warnings += (*site.warnings, *said, *outside(site, (load, budget)))
+    common["notes"] += tuple(note for note in site.notes if note.startswith("calibration "))
     what = "cheapest" if table else "fewest GPUs"
     smaller = [each for each in tried if each.gpu == best.gpu and each.tensor_parallel < best.tensor_parallel]
     binding = smaller[-1].missed[0] if smaller else "price" if table else "gpus"
     binds = f"{what}: {best.gpus} × {best.name}"
+    alike = [each.gpu for each in good if (each.rung, rank(each)[:2]) == (best.rung, rank(best)[:2])]
+    if len(alike) > 1:
+        binds = f"{what}: {best.gpus} of any of {', '.join(alike)}; of these {best.name} has the least TPOT"
     if smaller:
         fewer = (
             f"{smaller[-1].gpus}"
@@ -158,7 +167,9 @@ def _plan(parts: Mapping[str, str], wanted: Wanted, table: Prices | None) -> Gpu
             gpu=best.gpu,
             gpus=best.gpus,
             tensor_parallel=best.tensor_parallel,
-            binding={"gpu": what, "gpus": binding, "tensor_parallel": binding},
+            max_model_len=starts,
+            binding={"gpu": what, "gpus": binding, "tensor_parallel": binding}
+            | ({"max_model_len": "kv_memory"} if starts else {}),
         ),
         warnings=warnings,
     )
@@ -195,7 +206,7 @@ def _refusal(
         last = max((option for option in tried if option.missed != ("part",)), key=lambda option: option.gpus)
         text = f"no part of those asked about holds the load, even with {last.gpus} GPUs: {last.why}"
         return last.missed[0], text, _that_holds(parts, last, wanted)
-    best = min(running, key=wanted.excess)
+    best = closest(running, wanted)
     near = []
     for name in dict.fromkeys(name for option in running for name in option.missed):
         only = [option for option in running if option.missed == (name,)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from costmodel.planning.answering import nearest_limit, verified
@@ -16,13 +16,13 @@ REASONS = {"max_model_len": "max_model_len", "KV cache": "kv_memory"}
 """Words of the reason why a request is refused → limit; others are about the token budget."""
 
 
-def refusal(made: Asked, alone: FleetRun | None, runs: Sequence[FleetRun]) -> dict[str, Any]:
+def refusal(made: Asked, alone: FleetRun | None, full: FleetRun) -> dict[str, Any]:
     """Return the answer where no number of servers will do.
 
     Args:
         made: the question.
         alone: what requests see that have a server for themselves, if that was looked at.
-        runs: what was simulated, by number of servers.
+        full: what comes of as many servers as are looked at.
     """
     slo = made.traffic.slo
     if alone is not None and alone.missed:
@@ -30,22 +30,23 @@ def refusal(made: Asked, alone: FleetRun | None, runs: Sequence[FleetRun]) -> di
         text = f"no number of servers will do: even for requests that have one for themselves, {sentence(binding, alone, slo)}"
         what = "one request per server"
     else:
-        last = runs[-1]
+        last = full
         binding, what = worst(last, slo), f"with {last.servers:,} servers"
         text = f"not even {last.servers:,} servers, {last.servers * made.per_server:,} GPUs, are enough: {sentence(binding, last, slo)}"
     if binding == "refused":
         binding = _limit(last)
         return {"feasible": False, "binding": binding, "binds": text, "nearest": _that_are_taken(made, binding)}
-    values = [(name, getattr(last, f"{name}_s")) for name in last.missed if name != "load"]
-    alone_enough = len(last.missed) == 1
-    if not alone_enough:
+    missed = dict.fromkeys((*last.missed, *full.missed))  # both are asked when the question is asked again
+    by_itself = len(missed) == 1
+    if not by_itself:
         what += ", together with the others"
-    near = tuple(
-        nearest_limit(name, value, what).model_copy(update={"enough": alone_enough})
-        for name, value in values
-        if value is not None
-    )
-    return {"feasible": False, "binding": binding, "binds": text, "nearest": near}
+    near = []
+    for name in missed:
+        values = [getattr(run, f"{name}_s", None) for run in (last, full) if name in run.missed]
+        known = [value for value in values if value is not None]
+        if known and len(known) == len(values):
+            near.append(nearest_limit(name, max(known), what).model_copy(update={"enough": by_itself}))
+    return {"feasible": False, "binding": binding, "binds": text, "nearest": tuple(near)}
 
 
 def _limit(run: FleetRun) -> str:
@@ -62,6 +63,10 @@ def _that_are_taken(made: Asked, binding: str) -> tuple[Nearest, ...]:
     deployment = made.server.deployment
     if binding == "kv_memory" and (more := made.more_gpus(tokens)) is not None:
         near.append(more)
+    if binding == "kv_memory" and made.traffic.options.get("kv_tokens") is not None:
+        size = made.server.settings.block_tokens
+        held = -(-tokens // size) * size
+        near.append(Nearest(change="--kv-tokens", value=held, text=f"--kv-tokens {held}"))
     if binding == "max_model_len" and (
         deployment is None or tokens <= (deployment.architecture.max_positions or tokens)
     ):

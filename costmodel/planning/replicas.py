@@ -91,7 +91,7 @@ def _plan(
     found = search.fewest(min(form_found.servers, most), most, lambda: run_alone(traffic))
     common |= {"closed_form": form_found, "runs": search.all()}
     if found is None:
-        return FleetPlan(**common, **refusal(made, search.alone, search.all()))
+        return FleetPlan(**common, **refusal(made, search.alone, search.run(most)))
     for count in range(max(found - 1 - around, 1), min(found + around, most) + 1):
         search.run(count)
     common["runs"] = search.all()
@@ -106,7 +106,12 @@ def _plan(
         feasible=True,
         binding=binding,
         binds=binds,
-        advice=Advice(replicas=found, gpus=at.gpus, binding={"replicas": binding, "gpus": binding}),
+        advice=Advice(
+            replicas=found,
+            gpus=at.gpus,
+            **made.to_start(),
+            binding={"replicas": binding, "gpus": binding} | dict.fromkeys(made.to_start(), "kv_memory"),
+        ),
         at=at,
         before=(below,) if below else (),
     )

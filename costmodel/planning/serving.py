@@ -17,6 +17,7 @@ from costmodel.memory.engines import default_settings
 from costmodel.memory.pool import Pool, pool_of, workload_settings
 from costmodel.simulation.clock import Clock
 from costmodel.simulation.options import ServerOptions, SimulatedRung, check_options
+from costmodel.simulation.ranges import Fitted
 from costmodel.simulation.results import ServerInfo
 from costmodel.simulation.server import FIXED_BUDGET, FIXED_SEQS, make_server
 
@@ -56,6 +57,7 @@ class Site:
         options: as they were asked for.
         info: what documents tell of the server.
         notes, warnings: what has to be said.
+        fitted: the calibration of the step times; None where they have none.
     """
 
     clock: Clock
@@ -64,6 +66,7 @@ class Site:
     info: ServerInfo
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    fitted: Fitted | None = None
 
     @property
     def default_budget(self) -> int:
@@ -142,7 +145,7 @@ def make_site(options: PlanOptions, prompt: int, others: Mapping[str, Any] | Non
         notes += other_defaults(engine)
         if engine != "vllm":
             notes += (f"steps take the times of {engine}; who is in a step is decided as vLLM's scheduler decides it",)
-    return Site(server.clock, server.deployment, options, server.info, notes, server.warnings)
+    return Site(server.clock, server.deployment, options, server.info, notes, server.warnings, server.fitted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +168,21 @@ class Room:
             return int(self.pool.needed(streams, context, prompts, prompt))
         stream, one = kv_blocks(context + 1, self.block_tokens), kv_blocks(prompt + 1, self.block_tokens)
         return int(streams * stream + prompts * one)
+
+    def starts(self, longest: int | None) -> bool:
+        """Tell whether vLLM starts with ``max_model_len`` = ``longest``; None for the model's, which is not asked for."""
+        return longest is None or self.pool is None or self.pool.starts(longest)
+
+    def holds(self, site: Site, needed: int) -> bool:
+        """Tell whether vLLM starts with the ``max_model_len`` that is asked for, and has ``needed`` blocks."""
+        return self.blocks is None or (needed <= self.blocks and self.starts(site.options.get("max_model_len")))
+
+    def too_long(self, site: Site) -> int | None:
+        """Return the largest ``max_model_len`` with which vLLM starts, where that of the site, or else the model's, is too long."""
+        asked = site.most_tokens
+        if asked is None or self.pool is None or self.pool.starts(asked):
+            return None
+        return self.pool.longest(asked)
 
 
 def block_tokens(site: Site) -> int:

@@ -19,6 +19,7 @@ from costmodel.planning.rates import closed_form
 from costmodel.planning.serving import PlanOptions, check_longest, make_site
 from costmodel.planning.steady import Steady
 from costmodel.simulation.options import ServerOptions, check_options
+from costmodel.simulation.ranges import of_load
 from costmodel.simulation.server import Server
 from costmodel.simulation.settings import DISAGGREGATED
 from costmodel.simulation.traces import read_trace
@@ -85,17 +86,24 @@ class Asked:
 
     def nowhere(self) -> dict[str, Any] | None:
         """Return the answer where the model does not fit into the memory of its GPUs."""
-        if self.server.deployment is None or self.server.settings.usable_blocks is not None:
+        server, given = self.server, self.traffic.options.get("max_model_len")
+        stopped = given is not None and server.starts is not None
+        if server.deployment is None or (server.settings.usable_blocks is not None and not stopped):
             return None
-        requests = self.traffic.requests
-        more = self.more_gpus(max(request.prompt + request.output for request in requests))
-        info = self.server.info
-        return {
-            "feasible": False,
-            "binding": "kv_memory",
-            "binds": f"the weights and activations of {info.model} leave no room for a KV cache on {info.gpu}",
-            "nearest": (more,) if more else (),
-        }
+        longest = max(request.prompt + request.output for request in self.traffic.requests)
+        near, info = [self.more_gpus(longest)], server.info
+        text = f"the weights and activations of {info.model} leave no room for a KV cache on {info.gpu}"
+        if stopped:
+            text = f"vLLM does not start with --max-model-len {given}: the KV cache holds a sequence of {server.starts:,} tokens"
+            starts = server.starts or 0
+            if longest <= starts:
+                near.append(Nearest(change="--max-model-len", value=starts, text=f"--max-model-len {starts}"))
+        nearest = tuple(each for each in near if each is not None)
+        return {"feasible": False, "binding": "kv_memory", "binds": text, "nearest": nearest}
+
+    def to_start(self) -> dict[str, Any]:
+        """Return what advice has beside the number of servers, and its binding: ``max_model_len``, where vLLM needs one to start."""
+        return {} if self.server.starts is None else {"max_model_len": self.server.starts}
 
     def too_short(self, run: FleetRun, kind: str = "") -> tuple[str, ...]:
         """Return a warning if arrivals end before servers are full, or before it shows that they do not keep up; nothing otherwise.
@@ -181,9 +189,22 @@ def make_traffic(
         workload["requests"] = count
     workload["balancing"] = balancing
     said = tuple(text for text in server.warnings if "no room" not in text)
+    if server.starts is not None and options.get("max_model_len") is not None:
+        said = tuple(text for text in said if "will not start" not in text)  # is the answer
+    elif server.starts is not None and server.settings.usable_blocks is not None:
+        held = server.settings.usable_blocks // -(-sum(lengths) // server.settings.block_tokens)
+        said += (f"the KV cache of a server holds {held:,} requests of {lengths[0]:,} + {lengths[1]:,} tokens at once",)
+    said += of_load(
+        server.fitted, found.running, lengths[0] + lengths[1] / 2, longest_prompt(traffic), server.settings.token_budget
+    )
     return Asked(
         traffic, server, found, lifetime, workload, (*notes, *server.notes), (*warnings, *said), server.info.gpus
     )
+
+
+def longest_prompt(traffic: Traffic) -> int:
+    """Return the tokens of the longest prompt."""
+    return max(request.prompt for request in traffic.requests)
 
 
 def _everything(source: Any) -> Any:

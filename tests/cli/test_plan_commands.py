@@ -155,3 +155,20 @@ def test_a_trace(tmp_path: Path) -> None:
     assert found["workload"]["kind"] == "trace"
     assert found["limits"] == {"ttft_s": 0.15, "percentile": 95.0}
     assert "60 requests of" in printed(f"plan replicas --trace {path} --ttft-ms 150")
+
+
+def test_a_limit_has_a_greatest_value_and_the_least_is_shown() -> None:
+    refused = run("plan chunk --itl-ms 1e308")
+    assert refused.exit_code == 2
+    assert "itl-ms must be a number above zero and at most 1e+12, not 1e+308" in refused.stderr
+    assert "ITL ≤ 1e-303 s" in run("plan chunk --itl-ms 1e-300").stdout
+
+
+def test_fleets_tell_lengths_load_and_cache() -> None:
+    asked = (
+        "plan replicas --rate 8 --requests 60 --prompt 2000 --output 100 --ttft-ms 500 --spread 0.5 --kv-tokens 40000"
+    )
+    out = run(asked).stdout
+    assert "prompts of 1,000 to 2,000 (mean 1,500) and answers of 50 to 100 (mean 75) tokens" in out
+    assert "KV cache" in out
+    assert "busy" not in out

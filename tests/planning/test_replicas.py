@@ -210,3 +210,31 @@ def test_a_trace_of_one_moment(tmp_path: Path) -> None:
     path.write_text(HEAD + "0,10,10\n", encoding="utf-8")
     with pytest.raises(InputError, match="single moment"):
         costmodel.plan_replicas(trace=path, ttft=1.0)
+
+
+def test_more_servers_prefill_while_the_end_to_end_latency_is_missed() -> None:
+    asked: dict[str, Any] = {
+        "model": "gpt-oss-20b", "gpu": "l40s", "tp": 8, "dtype": "int4", "e2e": 5.0, "prompt": 8000, "output": 200,
+        "requests": 60, "spread": 0.5, "compare": False,
+    }  # fmt: skip
+    free, tighter = (costmodel.plan_disaggregation(1.0, **asked, ttft=ttft) for ttft in (None, 3.0))
+    assert tighter.feasible
+    assert tighter.advice is not None
+    assert free.feasible
+    assert free.advice is not None
+    assert free.advice.gpus is not None
+    assert tighter.advice.gpus is not None
+    assert free.advice.gpus <= tighter.advice.gpus
+    for fewer in free.before:
+        assert not fewer.meets
+
+
+def test_nearest_limits_of_servers_apart_hold_when_they_are_asked() -> None:
+    asked: dict[str, Any] = {
+        "kv_tokens": 16384, "prompt": 8000, "output": 200, "requests": 20, "percentile": 100.0, "compare": False,
+    }  # fmt: skip
+    plan = costmodel.plan_disaggregation(20.0, ttft=0.006, **asked)
+    assert not plan.feasible
+    (near,) = plan.nearest
+    assert near.enough
+    assert costmodel.plan_disaggregation(20.0, ttft=near.value, **asked).feasible
