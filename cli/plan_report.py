@@ -157,7 +157,7 @@ def _parts(plan: GpuPlan) -> str:
         rows.append([*row, each.why if len(each.why) <= _WHY else each.why[: _WHY - 1] + "…"])
     currency = f" [{plan.currency}]" if plan.currency else ""
     header = ["GPU", "number", "holds", "TPOT ms", "TTFT ms", "longest gap ms"]
-    header += [f"per hour{currency}", f"per 1M tokens{currency}"] if priced else []
+    header += [f"per hour{currency}", f"per 1M tokens, all decoding{currency}"] if priced else []
     text = _left_end(rows, [*header, "why"])
     if any(each.meets and each.rung == "roofline" for each in plan.options):
         text += "\n  maybe: nothing was measured on this part; at datasheet rates, a floor, it would hold the limits"

@@ -199,7 +199,7 @@ def test_warnings_and_notes_of_simulations_are_told(own_folder: Path) -> None:
 
 def test_prices_are_told_as_in_plan(own_folder: Path) -> None:
     (own_folder / "p.toml").write_text('currency = "EUR"\n[prices]\nh100 = 2.5\n')
-    assert "per 1M tokens [EUR]" in printed("sweep --prices p.toml")
+    assert "closed-loop per 1M tokens [EUR]" in printed("sweep --prices p.toml")
     assert "closed-loop TPOT ms" in printed("sweep")
     assert document("sweep --prices p.toml --json")["currency"] == "EUR"
 
