@@ -85,6 +85,8 @@ def _remarks(found: Sweep) -> list[str]:
 def _summary(found: Sweep, answered: int) -> str:
     what = {"steps": "configuration", "load": "simulated load", "interference": "simulated experiment"}[found.kind]
     text = plural(len(found), what)
+    if len(found) == 1 and not answered:
+        return f"{text}, without an answer."
     return text + ("." if answered == len(found) else f", {count(len(found) - answered)} of them without an answer.")
 
 
