@@ -6,11 +6,14 @@ import csv
 import importlib.util
 import json
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import costmodel
+from costmodel.cli import sweep_table
 from costmodel.cli.sweep_progress import progress_text
 from costmodel.sweeping.journal import Journal
 from tests.cli.runner import document, printed, refusal, run
@@ -250,3 +253,20 @@ def test_a_rate_whose_reciprocal_is_no_time_is_refused(own_folder: Path) -> None
 
 def test_a_single_row_without_an_answer(own_folder: Path) -> None:
     assert run(["sweep", "--tp", "3"]).stdout.startswith("1 configuration, without an answer.")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGTERM of this kind")
+def test_sigterm_while_the_table_is_written_keeps_the_journal_and_no_half_file(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked_to_end(found: object) -> Iterator[str]:
+        yield "half"
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield "the rest"
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sweep_table, "_csv", asked_to_end)
+        assert run([*SMALL.split(), "--out", "x.csv"]).exit_code == 130
+    assert [path.name for path in own_folder.iterdir()] == ["x.csv.journal.jsonl"]
+    assert run([*SMALL.split(), "--out", "x.csv", "--resume"]).exit_code == 0
+    assert [path.name for path in own_folder.iterdir()] == ["x.csv"]
