@@ -124,7 +124,10 @@ def _footer(plan: Plan) -> str:
         text = f"{load['streams']:,} streams at context {load['context_tokens']:,}, "
         text += f"{load['prompt_tokens']:,} tokens every {load['every_s']:g} s"
     elif load["kind"] == "load":
-        text = f"{load['rate_per_s']:g} requests/s of {load['prompt_tokens']:,} + {load['output_tokens']:,} tokens, "
+        most = "up to " if load.get("spread") else ""
+        text = (
+            f"{load['rate_per_s']:g} requests/s of {most}{load['prompt_tokens']:,} + {load['output_tokens']:,} tokens, "
+        )
         text += f"{load['requests']:,} simulated"
     else:
         text = f"trace of {load['requests']:,} requests"

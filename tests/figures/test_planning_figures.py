@@ -123,3 +123,9 @@ def test_no_mark_is_under_what_is_said_of_overload() -> None:
     for line in axes.lines[:2]:
         for x, y in axes.transData.transform(line.get_xydata()):
             assert not any(box.x0 <= x <= box.x1 and y + 8 > box.y0 for box in said)
+
+
+def test_the_footer_says_that_lengths_spread(texts: Callable[[Figure], list[Text]]) -> None:
+    assert any("requests/s of 1,000 + 100 tokens" in text.get_text() for text in texts(figure("one server")))
+    drawn = draw_fleets(costmodel.plan_replicas(1.0, ttft=1.0, spread=0.5, **LOAD))
+    assert any("requests/s of up to 1,000 + 100 tokens" in text.get_text() for text in texts(drawn))
