@@ -177,7 +177,7 @@ def _parts(plan: GpuPlan) -> str:
         rows.append([*row, each.why if len(each.why) <= _WHY else each.why[: _WHY - 1] + "…"])
     currency = f" [{plan.currency}]" if plan.currency else ""
     header = ["GPU", "number", "holds", "TPOT ms", "TTFT ms", "longest gap ms"]
-    header += [f"per hour{currency}", f"per 1M tokens{currency}"] if priced else []
+    header += [f"per hour{currency}", f"per 1M tokens, all decoding{currency}"] if priced else []
     text = _left_end(rows, [*header, "why"])
     if priced:
         text += "\n  per 1M tokens: of output, while all streams decode"

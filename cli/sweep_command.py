@@ -68,19 +68,20 @@ def command(out: Path | None, as_json: bool, plot: Path | None, figure: str | No
         from costmodel.simulation.running import Limits
 
         options["limits"] = Limits(ttft=_seconds(ttft, "ttft-slo-ms"), tpot=_seconds(tpot, "tpot-slo-ms"))
-    with ended_as_by_ctrl_c(), ProgressLine() as line:
-        found = sweep(**axes, **options, journal=journal, progress=line if "simulate" in options else None)
+    with ended_as_by_ctrl_c():
+        with ProgressLine() as line:
+            found = sweep(**axes, **options, journal=journal, progress=line if "simulate" in options else None)
+        if out is not None and not found.interrupted:
+            from costmodel.cli.sweep_table import write_sweep
+
+            write_sweep(out, found, force)
+            click.echo(f"wrote {out}", err=True)
+            if derived and journal is not None:
+                journal.unlink(missing_ok=True)
     if found.interrupted:
         there = journal is not None and journal.exists()
         kept = f"; {journal} has what was simulated, --resume goes on with it" if there else ""
         click.echo(f"interrupted after {len(found):,} rows{kept}", err=True)
-    elif out is not None:
-        from costmodel.cli.sweep_table import write_sweep
-
-        write_sweep(out, found, force)
-        click.echo(f"wrote {out}", err=True)
-        if derived and journal is not None:
-            journal.unlink(missing_ok=True)
     if as_json:
         echo_json(found.document())
     else:

@@ -85,6 +85,8 @@ def _remarks(found: Sweep) -> list[str]:
 def _summary(found: Sweep, answered: int) -> str:
     what = {"steps": "configuration", "load": "simulated load", "interference": "simulated experiment"}[found.kind]
     text = plural(len(found), what)
+    if len(found) == 1 and not answered:
+        return f"{text}, without an answer."
     return text + ("." if answered == len(found) else f", {count(len(found) - answered)} of them without an answer.")
 
 
@@ -108,7 +110,8 @@ def _table(found: Sweep, places: Sequence[int]) -> str:
     text_axes = [name for name in axes if columns[name].type == "text"]
     axes = [*text_axes, *(name for name in axes if name not in text_axes)]
     if found.kind == "steps" and "tpot_s" in measures:
-        measures["tpot_s"] = f"closed-loop {measures['tpot_s']}"
+        for name in {"tpot_s", "cost_per_million_tokens"} & measures.keys():
+            measures[name] = f"closed-loop {measures[name]}"
     if found.currency and "cost_per_million_tokens" in measures:
         measures["cost_per_million_tokens"] += f" [{found.currency}]"
     header = [NAMES[name] for name in axes] + list(measures.values())

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from costmodel.architecture.formats import PLAIN_FORMATS
 from costmodel.architecture.source import load_model
-from costmodel.checks import choice, positive, text, whole
+from costmodel.checks import MAX_SECONDS, choice, positive, text, whole
 from costmodel.dtypes import KV_DTYPES
 from costmodel.hardware.catalog import is_path, load_gpu, resolve_gpu
 from costmodel.hardware.errors import InputError, shown
@@ -91,7 +91,7 @@ def make_grid(
             dtype, "dtype", lambda value, name: None if value is None else choice(value, tuple(PLAIN_FORMATS), name)
         ),
         chunk=_axis(chunk, "chunk", _chunk),
-        rate=_axis(rate, "rate", lambda value, name: None if value is None else positive(value, name, MOST_RATE)),
+        rate=_axis(rate, "rate", _rate),
         prompt=_axis(prompt, "prompt", lambda value, name: whole(value, name, 1)),
         streams=_axis(streams, "streams", lambda value, name: whole(value, name, 1, 1_000_000)),
         context=_axis(context, "context", whole),
@@ -132,6 +132,15 @@ def _axis(given: Any, name: str, check: Callable[[Any, str], Any]) -> tuple[Any,
     if not values:
         raise InputError(f"{name} needs at least one value")
     return tuple(check(value, name) for value in values)
+
+
+def _rate(value: Any, name: str) -> float | None:
+    if value is None:
+        return None
+    rate = positive(value, name, MOST_RATE)
+    if rate < 1 / MAX_SECONDS:  # as of `every`, its reciprocal
+        raise InputError(f"{name} must be at least {1 / MAX_SECONDS:g}, not {shown(value)}")
+    return rate
 
 
 def _chunk(value: Any, name: str) -> int | str | None:

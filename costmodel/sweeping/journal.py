@@ -25,7 +25,7 @@ class Journal:
         resume: go on with what is there, if there is anything.
 
     Raises:
-        InputError: the file is there and is not to be gone on with, is no journal, or of another release.
+        InputError: the file is there and is not to be gone on with, is no journal, or of another release, or another sweep is writing it.
     """
 
     def __init__(self, path: Path, resume: bool) -> None:
@@ -36,6 +36,9 @@ class Journal:
         try:
             self._lines = Lines(path, goes_on=bool(there))
         except FileExistsError:
+            if not path.is_file():
+                what = "a folder" if path.is_dir() else "not a regular file"
+                raise InputError(f"journal {shown_path(path)} is {what}; name a file that is new") from None
             raise InputError(
                 f"journal {shown_path(path)} is there from an earlier sweep; --resume goes on with it, or remove it"
             ) from None

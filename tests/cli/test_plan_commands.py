@@ -144,7 +144,9 @@ def test_figures_are_written(tmp_path: Path) -> None:
 def test_prices_have_the_currency_of_the_table(tmp_path: Path) -> None:
     prices = tmp_path / "prices.toml"
     prices.write_text('currency = "EUR"\nh100 = 2.5\n', encoding="utf-8")
-    assert "per hour [EUR]" in printed(f"plan gpu --tpot-ms 20 --prices {prices}")
+    shown = printed(f"plan gpu --tpot-ms 20 --prices {prices}")
+    assert "per hour [EUR]" in shown
+    assert "per 1M tokens, all decoding [EUR]" in shown
 
 
 def test_a_trace(tmp_path: Path) -> None:

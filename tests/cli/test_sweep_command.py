@@ -5,12 +5,17 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import costmodel
+from costmodel.cli import sweep_table
 from costmodel.cli.sweep_progress import progress_text
+from costmodel.sweeping.journal import Journal
 from tests.cli.runner import document, printed, refusal, run
 
 MANY = ",".join(map(str, range(1, 501)))
@@ -199,7 +204,7 @@ def test_warnings_and_notes_of_simulations_are_told(own_folder: Path) -> None:
 
 def test_prices_are_told_as_in_plan(own_folder: Path) -> None:
     (own_folder / "p.toml").write_text('currency = "EUR"\n[prices]\nh100 = 2.5\n')
-    assert "per 1M tokens [EUR]" in printed("sweep --prices p.toml")
+    assert "closed-loop per 1M tokens [EUR]" in printed("sweep --prices p.toml")
     assert "closed-loop TPOT ms" in printed("sweep")
     assert document("sweep --prices p.toml --json")["currency"] == "EUR"
 
@@ -216,3 +221,52 @@ def test_numbers_of_the_document_are_strict_json() -> None:
     text = printed("sweep --tp 1,3 --json")
     assert json.loads(text)["rows"][1]["tpot_s"] is None
     assert "NaN" not in text
+
+
+SMALL = "sweep --simulate load --rate 2 --requests 2 --prompt 10 --output 2 --workers 1"
+
+
+def test_a_journal_that_is_no_file_is_told_as_such(own_folder: Path) -> None:
+    (own_folder / "there").mkdir()
+    assert "journal there is a folder" in refusal(f"{SMALL} --journal there")
+    assert "is not a regular file" in refusal(f"{SMALL} --journal {os.devnull}")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no locks of this kind")
+def test_two_sweeps_do_not_write_one_journal(own_folder: Path) -> None:
+    path = own_folder / "j.jsonl"
+    first = Journal(path, resume=False)
+    try:
+        before = path.read_bytes()
+        assert "being written by another process" in refusal(f"{SMALL} --journal j.jsonl --resume")
+        assert path.read_bytes() == before
+    finally:
+        first.close()
+    assert run(f"{SMALL} --journal j.jsonl --resume".split()).exit_code == 0
+
+
+def test_a_rate_whose_reciprocal_is_no_time_is_refused(own_folder: Path) -> None:
+    assert "rate must be at least 1e-12" in refusal("sweep --rate 1e-320")
+    assert "rate must be at least 1e-12" in refusal("sweep --simulate interference --rate 1e-300")
+    assert document("sweep --rate 1e-12 --json")["rows"][0]["fraction_of_gaps"] > 0
+
+
+def test_a_single_row_without_an_answer(own_folder: Path) -> None:
+    assert run(["sweep", "--tp", "3"]).stdout.startswith("1 configuration, without an answer.")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGTERM of this kind")
+def test_sigterm_while_the_table_is_written_keeps_the_journal_and_no_half_file(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked_to_end(found: object) -> Iterator[str]:
+        yield "half"
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield "the rest"
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sweep_table, "_csv", asked_to_end)
+        assert run([*SMALL.split(), "--out", "x.csv"]).exit_code == 130
+    assert [path.name for path in own_folder.iterdir()] == ["x.csv.journal.jsonl"]
+    assert run([*SMALL.split(), "--out", "x.csv", "--resume"]).exit_code == 0
+    assert [path.name for path in own_folder.iterdir()] == ["x.csv"]
