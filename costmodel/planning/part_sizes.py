@@ -44,15 +44,15 @@ class Wanted:
         """Return the token budget at a site: as asked for, or the default there."""
         return site.default_budget if isinstance(self.chunk, str) else self.chunk
 
-    def excess(self, option: GpuOption) -> float:
-        """Return the largest share of its limit that a measure reaches; above 1 where one is missed."""
-        values: list[float] = [
-            value / limit
-            for name in MEASURES
-            if (limit := getattr(self.slo, f"{name}_s")) is not None
-            and (value := getattr(option, f"{name}_s")) is not None
-        ]
-        return max([*values, (option.ttft_s or 0.0) / self.load.every])
+    def excess(self, option: GpuOption) -> tuple[bool, float]:
+        """Return whether a limited measure has no value, as under overload, and the largest share of its limit that one reaches.
+
+        The smaller the closer; a share above 1 is a limit missed.
+        """
+        limits = {name: limit for name in MEASURES if (limit := getattr(self.slo, f"{name}_s")) is not None}
+        values: dict[str, float | None] = {name: getattr(option, f"{name}_s") for name in limits}
+        shares = [value / limits[name] for name, value in values.items() if value is not None]
+        return None in values.values(), max([*shares, (option.ttft_s or 0.0) / self.load.every])
 
 
 def sizes(part: str, price: float | None, wanted: Wanted) -> Iterable[GpuOption]:
