@@ -56,6 +56,12 @@ class RateSource(Protocol):
     def attention(self, operator: str, suffixes: Sequence[str], peak: Value, bandwidth: Value) -> Rate:
         """Return the rate of an attention kernel by the first of ``suffixes`` that is known; the last stands for all others."""
 
+    def recurrent(self, operator: str, dtype: str, peak: Value, bandwidth: Value) -> Rate:
+        """Return the rate of a recurrent layer's kernel, ``prefill_gdn`` or ``decode_mamba2`` say."""
+
+    def indexer(self, dtype: str, peak: Value, bandwidth: Value) -> Rate:
+        """Return the rate of an indexer's scores."""
+
     def prefill_tile(self, rate: Rate, io_bytes_per_token: Value, flops_per_key_row: Value) -> PrefillTile | None:
         """Return the tiled form of prefill attention, None for the plain form.
 
@@ -129,6 +135,14 @@ class DatasheetRates:
         """Return None: the plain form."""
 
     def attention(self, operator: str, suffixes: Sequence[str], peak: Value, bandwidth: Value) -> Rate:
+        """Return the datasheet rate."""
+        return Rate(peak, bandwidth)
+
+    def recurrent(self, operator: str, dtype: str, peak: Value, bandwidth: Value) -> Rate:
+        """Return the datasheet rate."""
+        return Rate(peak, bandwidth)
+
+    def indexer(self, dtype: str, peak: Value, bandwidth: Value) -> Rate:
         """Return the datasheet rate."""
         return Rate(peak, bandwidth)
 
@@ -249,6 +263,39 @@ class CalibratedRates:
                 f"{operator} of latent heads (MLA) at the rates of {rate.calibrated_by}, fitted to grouped heads"
             )
         return rate
+
+    def recurrent(self, operator: str, dtype: str, peak: Value, bandwidth: Value) -> Rate:
+        """Return the calibrated rate, or else that of attention: see :meth:`_like_attention`."""
+        return self._like_attention(operator, dtype, peak, bandwidth)
+
+    def indexer(self, dtype: str, peak: Value, bandwidth: Value) -> Rate:
+        """Return the calibrated rate, or else that of attention: see :meth:`_like_attention`."""
+        return self._like_attention("indexer", dtype, peak, bandwidth)
+
+    def _like_attention(self, operator: str, dtype: str, peak: Value, bandwidth: Value) -> Rate:
+        """Return the rate of a kernel that a calibration may not know: it then runs at the efficiencies of grouped attention.
+
+        Products as in prefill attention, bytes and launch as in decode attention. The rate names no operator of the calibration, because
+        the errors of attention say nothing of it; the borrowing is told.
+        """
+        operators = self.calibration.operators
+        if self.calibration.find(operator, dtype) is not None:
+            return self.kernel(operator, dtype, peak, bandwidth)
+        products, bytes_ = (
+            next((key for name in (dtype, "bf16", "fp16") if (key := f"{kind}_attention.{name}") in operators), None)
+            for kind in ("prefill", "decode")
+        )
+        if products is None or bytes_ is None or "compute_efficiency" not in FORMS[operators[products].form]:
+            self.missing += [operator] if operator not in self.missing else []
+            return Rate(peak, bandwidth)
+        self._borrow(f"{operator} at the efficiencies of attention ({products}, {bytes_})")
+        return Rate(
+            peak,
+            bandwidth,
+            self.number(products, "compute_efficiency"),
+            self.number(bytes_, "bandwidth_efficiency"),
+            self.number(bytes_, "launch_s") * self.launches(),
+        )
 
     def grouped(self, rate: Rate) -> GroupedExperts | None:
         """Return the grouped form where the calibration has it: τ rows of padding and a time per expert touched."""
