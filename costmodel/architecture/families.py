@@ -23,7 +23,7 @@ from costmodel.architecture.formats import PLAIN_FORMATS
 from costmodel.architecture.quantization import PLAIN, Quantization, read_quantization
 from costmodel.architecture.reader import ConfigReader
 from costmodel.architecture.types import Architecture, LayerKind
-from costmodel.hardware.errors import InputError, UnsupportedError
+from costmodel.hardware.errors import InputError, UnsupportedError, nearest, suggestion
 
 Family = Callable[[ConfigReader], Blueprint]
 
@@ -225,7 +225,10 @@ def _model_type(config: ConfigReader) -> str:
 def _family(name: str, model_type: str) -> Family:
     if model_type in FAMILIES:
         return FAMILIES[model_type]
-    reason = REASONS.get(model_type, f"known model types are {', '.join(sorted({*FAMILIES, *TOWERS}))}")
+    known = sorted({*FAMILIES, *TOWERS})
+    close = f"; {suggestion(found)}" if (found := nearest(model_type, known)) else ""
+    among = f"it is none of the {len(known)} that are, such as llama, qwen3_moe or deepseek_v3{close}"
+    reason = REASONS.get(model_type, among)
     raise UnsupportedError(f"{name}: model type {model_type!r} is not covered: {reason}")
 
 

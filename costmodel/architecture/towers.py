@@ -136,5 +136,5 @@ def llama4(vision: ConfigReader, outer: ConfigReader) -> int:
     vision.ignore("vision_feature_layer", "vision_feature_select_strategy")
     vision.finish()
     embeddings = width + ((image // patch) ** 2 + 1) * width + channels * patch**2 * width + 4 * width
-    adapter = inner * into + into * outwards
+    adapter = inner * into + outwards**2
     return embeddings + _encoder(width, inner, layers) + adapter + out * outer.integer("hidden_size")

@@ -203,14 +203,24 @@ NAS = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
     "block_configs": [
-        {"attention": {"no_op": False, "n_heads_in_group": 64, **_NO_WINDOW}, "ffn": {"ffn_mult": 2.625, "no_op": False}},
+        {
+            "attention": {"no_op": False, "n_heads_in_group": 64, **_NO_WINDOW},
+            "ffn": {"ffn_mult": 2.625, "no_op": False},
+        },
         {"attention": {"no_op": True, "n_heads_in_group": None}, "ffn": {"ffn_mult": 5.25, "no_op": False}},
         {"attention": {"no_op": False, "n_heads_in_group": 8, **_NO_WINDOW}, "ffn": {"ffn_mult": None, "no_op": True}},
     ],
 }
 """Blocks of nvidia/Llama-3_3-Nemotron-Super-49B-v1, and one of each that is left out."""
 
-MIXED = {"qwen3-next": QWEN_NEXT, "qwen3.5": QWEN35, "nemotron-3": NEMOTRON3, "glm-5.2": GLM52, "llama-4": LLAMA4, "gemma-4": GEMMA4}
+MIXED = {
+    "qwen3-next": QWEN_NEXT,
+    "qwen3.5": QWEN35,
+    "nemotron-3": NEMOTRON3,
+    "glm-5.2": GLM52,
+    "llama-4": LLAMA4,
+    "gemma-4": GEMMA4,
+}
 """Those that are real models."""
 
 

@@ -34,7 +34,9 @@ def test_a_gated_delta_net_by_hand():
 def test_qwen3_next_80b_is_as_large_as_its_name():
     """https://huggingface.co/Qwen/Qwen3-Next-80B-A3B-Instruct: 80B total, 3B activated, 79B without embeddings."""
     arch = architecture_from_config(QWEN_NEXT, "next")
-    assert total_parameters(arch) == 79_674_391_296  # the class; the checkpoint has a multi-token-prediction layer besides
+    assert (
+        total_parameters(arch) == 79_674_391_296
+    )  # the class; the checkpoint has a multi-token-prediction layer besides
     assert active_parameters(arch) == pytest.approx(3.3e9 + 2 * 151_936 * 2048, rel=0.2)
     assert layers_of(arch) == {"gdn": 36, "gqa": 12}
 
@@ -110,7 +112,9 @@ def test_llama_4_by_hand():
 def test_gemma_4_by_hand():
     """26B-A4B: full layers of 2 KV heads of 512 whose values are their keys, sliding ones of 8 of 256; experts beside a dense half."""
     arch = architecture_from_config(GEMMA4, "gemma")
-    assert total_parameters(arch) == 25_805_933_872 + 30 + 2 * 1152  # scalars of layers, mean and scale of the tower: buffers
+    assert (
+        total_parameters(arch) == 25_805_933_872 + 30 + 2 * 1152
+    )  # scalars of layers, mean and scale of the tower: buffers
     full = next(kind for kind in arch.kinds if kind.attention.window is None)
     attention = 2816 * (16 * 512 + 2 * 512) + 16 * 512 * 2816 + 2 * 512
     moe = 128 * 3 * 2816 * 704 + 128 * 2816 + 3 * 2816 * 2112 + 2816 + 128
