@@ -195,6 +195,8 @@ def deepseek_sparse(config: ConfigReader) -> Blueprint:
     sharing = config.items("indexer_types")
     config.ignore("index_topk_freq", "index_topk_pattern", "index_skip_topk_offset", "mlp_layer_types")
     config.ignore("moe_router_dtype")
+    experts = config.integer("n_routed_experts")
+    config.require("num_experts", experts, f"it contradicts n_routed_experts {experts}")
     if other := [kind for kind in config.items("layer_types") if kind != "deepseek_sparse_attention"]:
         raise config.unsupported(f"layer type {other[0]!r} is not covered (only deepseek_sparse_attention is)")
     corrected = config.text("topk_method", "noaux_tc") == "noaux_tc"
