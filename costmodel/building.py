@@ -264,7 +264,7 @@ def _indexers(deployment: Deployment, rates: RateSource) -> tuple[AttentionKerne
     kernels = []
     for (heads, width), count in counts.items():
         flops = 2 * heads * width * count
-        rate = rates.indexer(dtype, hardware.peaks[dtype], hardware.bandwidth)
+        rate = rates.mixer("indexer", dtype, hardware.peaks[dtype], hardware.bandwidth)
         moved = read[heads, width] * count
         kernels.append(AttentionKernel(None, "", flops, flops, moved, count, rate, rate, name="indexer"))
     return tuple(kernels)

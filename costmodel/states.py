@@ -61,7 +61,7 @@ def state_kernels(
         share = state_share(state, deployment.tp)
         name = state.kind if len(counts) == 1 else f"{state.kind}.{len(kernels) + 1}"
         prefill, decode = (
-            rates.recurrent(f"{phase}_{state.kind}", dtype, hardware.peaks[dtype], hardware.bandwidth)
+            rates.mixer(f"{phase}_{state.kind}", dtype, hardware.peaks[dtype], hardware.bandwidth)
             for phase in ("prefill", "decode")
         )
         kernels.append(

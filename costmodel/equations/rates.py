@@ -56,11 +56,8 @@ class RateSource(Protocol):
     def attention(self, operator: str, suffixes: Sequence[str], peak: Value, bandwidth: Value) -> Rate:
         """Return the rate of an attention kernel by the first of ``suffixes`` that is known; the last stands for all others."""
 
-    def recurrent(self, operator: str, dtype: str, peak: Value, bandwidth: Value) -> Rate:
-        """Return the rate of a recurrent layer's kernel, ``prefill_gdn`` or ``decode_mamba2`` say."""
-
-    def indexer(self, dtype: str, peak: Value, bandwidth: Value) -> Rate:
-        """Return the rate of an indexer's scores."""
+    def mixer(self, operator: str, dtype: str, peak: Value, bandwidth: Value) -> Rate:
+        """Return the rate of a kernel beside attention that mixes tokens: ``prefill_gdn``, ``decode_mamba2``, ``indexer`` …"""
 
     def prefill_tile(self, rate: Rate, io_bytes_per_token: Value, flops_per_key_row: Value) -> PrefillTile | None:
         """Return the tiled form of prefill attention, None for the plain form.
@@ -138,11 +135,7 @@ class DatasheetRates:
         """Return the datasheet rate."""
         return Rate(peak, bandwidth)
 
-    def recurrent(self, operator: str, dtype: str, peak: Value, bandwidth: Value) -> Rate:
-        """Return the datasheet rate."""
-        return Rate(peak, bandwidth)
-
-    def indexer(self, dtype: str, peak: Value, bandwidth: Value) -> Rate:
+    def mixer(self, operator: str, dtype: str, peak: Value, bandwidth: Value) -> Rate:
         """Return the datasheet rate."""
         return Rate(peak, bandwidth)
 
@@ -264,19 +257,11 @@ class CalibratedRates:
             )
         return rate
 
-    def recurrent(self, operator: str, dtype: str, peak: Value, bandwidth: Value) -> Rate:
-        """Return the calibrated rate, or else that of attention: see :meth:`_like_attention`."""
-        return self._like_attention(operator, dtype, peak, bandwidth)
+    def mixer(self, operator: str, dtype: str, peak: Value, bandwidth: Value) -> Rate:
+        """Return the calibrated rate, or else that of grouped attention.
 
-    def indexer(self, dtype: str, peak: Value, bandwidth: Value) -> Rate:
-        """Return the calibrated rate, or else that of attention: see :meth:`_like_attention`."""
-        return self._like_attention("indexer", dtype, peak, bandwidth)
-
-    def _like_attention(self, operator: str, dtype: str, peak: Value, bandwidth: Value) -> Rate:
-        """Return the rate of a kernel that a calibration may not know: it then runs at the efficiencies of grouped attention.
-
-        Products as in prefill attention, bytes and launch as in decode attention. The rate names no operator of the calibration, because
-        the errors of attention say nothing of it; the borrowing is told.
+        Then products as in prefill attention, bytes and launch as in decode attention. Such a rate names no operator of the calibration,
+        because the errors of attention say nothing of it; the borrowing is told.
         """
         operators = self.calibration.operators
         if self.calibration.find(operator, dtype) is not None:
