@@ -8,14 +8,24 @@ from typing import Any
 
 import click
 
-from costmodel.architecture.counts import active_parameters, kv_bytes_per_token, parameter_table, total_parameters
+from costmodel.architecture.counts import (
+    active_parameters,
+    kv_bytes_per_token,
+    parameter_table,
+    state_bytes,
+    total_parameters,
+)
 from costmodel.architecture.families import architecture_from_config
 from costmodel.architecture.formats import ELEMENT_BITS
 from costmodel.architecture.source import find_model, load_model, model_names
-from costmodel.architecture.types import Architecture
+from costmodel.architecture.types import Architecture, FeedForward, LayerKind
 from costmodel.cli.files import check_writable, write_atomically
 from costmodel.cli.options import echo_json
 from costmodel.cli.text import count, gib, parameters, percent, size, table
+from costmodel.equations.work import LocalChunks
+
+STATE_NAMES = {"gdn": "GDN", "mamba2": "Mamba 2"}
+"""Recurrent layers in a word."""
 
 
 @click.group("models")
@@ -79,6 +89,7 @@ def show(name: str, tp: int, as_json: bool) -> None:
         f"  hidden {count(architecture.hidden)}, vocabulary {count(architecture.vocabulary)}"
         f"{', tied embeddings' if architecture.tied_embeddings else ''}, {architecture.dtype} activations, "
         f"KV cache {architecture.kv_dtype or architecture.dtype}: {count(_kv_bytes(architecture))} B per token"
+        f"{f', states: {count(held)} B per sequence' if (held := _state_bytes(architecture)) else ''}"
     )
     whole = sum(row.bytes for row in rows)
     body = [[row.module, row.format, count(row.count), gib(row.bytes), percent(row.bytes / whole)] for row in rows]
@@ -126,6 +137,7 @@ def _summary(item: Architecture) -> dict[str, Any]:
             {"layers": item.pattern.count(index), "kind": _describe(kind)} for index, kind in enumerate(item.kinds)
         ],
         "kv_bytes_per_token": _kv_bytes(item),
+        "state_bytes_per_sequence": _state_bytes(item),
         "dtype": item.dtype,
         "quantization": item.quantization,
         "notes": list(item.notes),
@@ -136,26 +148,67 @@ def _kv_bytes(item: Architecture) -> int:
     return int(kv_bytes_per_token(item, ELEMENT_BITS[item.kv_dtype or item.dtype] / 8))
 
 
+def _state_bytes(item: Architecture) -> int:
+    return int(state_bytes(item, ELEMENT_BITS[item.dtype] / 8))
+
+
 def _kinds(item: Architecture) -> str:
     names = []
     for index, kind in enumerate(item.kinds):
-        attention = "MLA" if kind.attention.kind == "mla" else "full" if kind.attention.window is None else "window"
-        moe = " MoE" if kind.feed_forward.kind == "moe" else ""
-        names.append((f"{attention}{moe}", item.pattern.count(index)))
+        names.append((" ".join(_halves(kind)), item.pattern.count(index)))
     totals: dict[str, int] = {}
     for name, layers in names:
         totals[name] = totals.get(name, 0) + layers
     return ", ".join(f"{layers} {name}" for name, layers in totals.items())
 
 
-def _describe(kind: Any) -> str:
-    attention, ff = kind.attention, kind.feed_forward
+def _halves(kind: LayerKind) -> list[str]:
+    """Return the two halves of a layer in a word each: what mixes tokens, and MoE where it is one; a lone feed-forward is ``FFN``."""
+    attention, found = kind.attention, []
     if attention.kind == "mla":
-        first = f"MLA, {attention.query_heads} heads, latent {attention.kv_lora_rank} + {attention.rope_head_dim}"
+        found.append("sparse MLA" if attention.top_k else "MLA")
+    elif attention.kind == "gqa":
+        local = isinstance(attention.window, LocalChunks)
+        found.append("full" if attention.window is None else "chunks" if local else "window")
+    if kind.state is not None:
+        found.append(STATE_NAMES[kind.state.kind])
+    if kind.feed_forward.kind == "moe":
+        found.append("MoE")
+    return found or ["FFN"]
+
+
+def _describe(kind: LayerKind) -> str:
+    return "; ".join(part for part in (_describe_mixer(kind), _describe_feed_forward(kind.feed_forward)) if part)
+
+
+def _describe_mixer(kind: LayerKind) -> str:
+    attention, state = kind.attention, kind.state
+    if state is not None:
+        name = {"gdn": "gated delta net", "mamba2": "Mamba 2"}[state.kind]
+        return f"{name}, {state.heads} states of {state.key_dim} × {state.value_dim}"
+    if attention.kind == "none":
+        return ""
+    if attention.kind == "mla":
+        latent = f"MLA, {attention.query_heads} heads, latent {attention.kv_lora_rank} + {attention.rope_head_dim}"
+        if not attention.top_k:
+            return latent
+        chosen = f"{latent}, {count(attention.top_k)} keys"
+        if not attention.index_heads:
+            return f"{chosen} of the indexer before"
+        return f"{chosen} by an indexer of {attention.index_heads} heads of {attention.index_head_dim}"
+    window = attention.window
+    if isinstance(window, LocalChunks):
+        reach = f"chunks of {count(window.size)}"
     else:
-        reach = "full attention" if attention.window is None else f"window of {count(attention.window)}"
-        first = f"{reach}, {attention.query_heads} query and {attention.kv_heads} KV heads of {attention.head_dim}"
+        reach = "full attention" if window is None else f"window of {count(window)}"
+    return f"{reach}, {attention.query_heads} query and {attention.kv_heads} KV heads of {attention.head_dim}"
+
+
+def _describe_feed_forward(ff: FeedForward) -> str:
+    if ff.kind == "none":
+        return ""
     if ff.kind == "dense":
-        return f"{first}; dense {count(ff.intermediate)}"
+        return f"dense {count(ff.intermediate)}"
     shared = f" + shared {count(ff.shared_intermediate)}" if ff.shared_intermediate else ""
-    return f"{first}; {ff.experts_per_token} of {ff.experts} experts of {count(ff.intermediate)}{shared}"
+    latent = f" in {count(ff.latent)}" if ff.latent else ""
+    return f"{ff.experts_per_token} of {ff.experts} experts of {count(ff.intermediate)}{latent}{shared}"

@@ -11,6 +11,7 @@ from typing import TypeVar
 from costmodel.architecture.counts import (
     active_parameters,
     checkpoint_bytes,
+    index_bytes_per_token,
     kv_elements_per_token,
     parameter_table,
     total_parameters,
@@ -24,7 +25,8 @@ from costmodel.equations.numerics import Value, is_zero, total
 from costmodel.equations.parameters import AttentionKernel, ExpertGemm, Gemm, Parameters, Rate, Transfer
 from costmodel.equations.rates import LATENT, DatasheetRates, RateSource
 from costmodel.equations.textbook import Textbook
-from costmodel.equations.work import Window
+from costmodel.equations.work import Window, window_name
+from costmodel.states import state_kernels
 
 
 def build_parameters(deployment: Deployment, rates: RateSource | None = None) -> Parameters:
@@ -46,7 +48,7 @@ def build_parameters(deployment: Deployment, rates: RateSource | None = None) ->
             else:
                 gemm = _gemm(deployment, rates, linear, count)
                 gemms[key] = _add(gemms[key], gemm) if key in gemms else gemm
-    layers = sum(deployment.layer_counts[1:], deployment.layer_counts[0])
+    layers = _blocks(deployment)
     architecture = deployment.architecture
     return Parameters(
         gemms=(*_distinct(gemms.values()), _lm_head(deployment, rates)),
@@ -61,6 +63,7 @@ def build_parameters(deployment: Deployment, rates: RateSource | None = None) ->
             _layers(deployment, lambda kind: kind.feed_forward.kind == "moe"),
             _layers(deployment, lambda kind: kind.attention.qk_norm != "none"),
         ),
+        states=state_kernels(deployment, rates, _kinds(deployment)),
     )
 
 
@@ -90,11 +93,13 @@ def build_textbook(deployment: Deployment, params: float | None = None) -> Textb
     widths: dict[Window, Value] = {}
     for kind, count in zip(architecture.kinds, deployment.layer_counts, strict=True):
         attention = kind.attention
+        if attention.kind == "none":
+            continue
         head_dim = attention.head_dim
         if attention.value_head_dim != head_dim:
             head_dim = (head_dim + attention.value_head_dim) / 2
         width = attention.query_heads * head_dim * count
-        widths[attention.window] = widths[attention.window] + width if attention.window in widths else width
+        widths[attention.reach] = widths[attention.reach] + width if attention.reach in widths else width
     return Textbook(
         weight_bytes=stored * share,
         active_parameters=active * share,
@@ -187,17 +192,32 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
     hardware, tp = deployment.hardware, deployment.tp
     counts: dict[Attention, Value] = {}
     for kind, count in _kinds(deployment):
-        key = replace(kind.attention, qkv_bias=False, output_bias=False, qk_norm="none", sinks=False, output_gate=False)
+        if kind.attention.kind == "none":
+            continue
+        key = replace(
+            kind.attention,
+            qkv_bias=False,
+            output_bias=False,
+            qk_norm="none",
+            sinks=False,
+            output_gate=False,
+            keys_are_values=False,
+            index_heads=0,
+            index_head_dim=0,
+        )
         counts[key] = counts[key] + count if key in counts else count
     dtype = deployment.attention_dtype
-    suffixes = _attention_suffixes([attention.window for attention in counts])
+    suffixes = _attention_suffixes([attention.reach for attention in counts])
     kernels: list[AttentionKernel] = []
     for attention, count in counts.items():
         heads = query_heads_per_gpu(attention, tp)
         pair = 2 * heads * (attention.head_dim + attention.value_head_dim)
         # MLA decodes on the latent itself: scores over kv_lora_rank + rope, values over kv_lora_rank, for every head.
         absorbed = 2 * heads * (2 * attention.kv_lora_rank + attention.rope_head_dim)
-        window = attention.window
+        # So does sparse attention in prefill: every query has keys of its own, and no keys and values are expanded for them
+        # (vllm/v1/attention/backends/mla/flashmla_sparse.py).
+        spread = absorbed if attention.kind == "mla" and attention.top_k else pair
+        window = attention.reach
         peak = hardware.peaks[dtype]
         fitted = _fitted_kinds(deployment, attention)
         prefill = rates.attention("prefill_attention", fitted, peak, hardware.bandwidth)
@@ -207,7 +227,7 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
             AttentionKernel(
                 window=window,
                 suffix=suffixes[len(kernels)],
-                flops_per_pair=pair * count,
+                flops_per_pair=spread * count,
                 flops_per_kv_token=(absorbed if attention.kind == "mla" else pair) * count,
                 kv_bytes_per_token=kv_elements_per_token(attention, tp) * deployment.kv_bytes * count,
                 count=count,
@@ -224,6 +244,29 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
                 ),
             )
         )
+    return (*kernels, *_indexers(deployment, rates))
+
+
+def _indexers(deployment: Deployment, rates: RateSource) -> tuple[AttentionKernel, ...]:
+    """Return the indexers of sparse attention: a score for every key before a query, 2·H_I·d_I FLOPs, in 8 bits where the part can.
+
+    Each GPU computes all its heads and reads all its keys, whatever the tensor-parallel size (``Indexer`` of vLLM's deepseek_v2.py).
+    """
+    counts: dict[tuple[Value, Value], Value] = {}
+    read: dict[tuple[Value, Value], Value] = {}
+    for kind, count in _kinds(deployment):
+        if kind.attention.index_heads != 0:
+            key = kind.attention.index_heads, kind.attention.index_head_dim
+            counts[key] = counts[key] + count if key in counts else count
+            read[key] = index_bytes_per_token(kind.attention)
+    hardware = deployment.hardware
+    dtype = "fp8" if "fp8" in hardware.peaks else deployment.attention_dtype
+    kernels = []
+    for (heads, width), count in counts.items():
+        flops = 2 * heads * width * count
+        rate = rates.mixer("indexer", dtype, hardware.peaks[dtype], hardware.bandwidth)
+        moved = read[heads, width] * count
+        kernels.append(AttentionKernel(None, "", flops, flops, moved, count, rate, rate, name="indexer"))
     return tuple(kernels)
 
 
@@ -243,7 +286,7 @@ def _fitted_kinds(deployment: Deployment, attention: Attention) -> list[str]:
     dims = [""] if dim == USUAL_HEAD_DIM else [f".d{dim}", ""]
     if attention.kind == "mla":
         dims = [LATENT, ""]
-    windows = [""] if attention.window is None else [f".w{attention.window}", ""]
+    windows = [f".w{attention.window}", ""] if isinstance(attention.window, int) else [""]
     return [fmt + dim + window for dim in dims for fmt in formats for window in windows]
 
 
@@ -251,7 +294,7 @@ def _attention_suffixes(windows: list[Window]) -> list[str]:
     """Return what tells the attention kernels of a model apart: nothing for one, the window for several, a number where that recurs."""
     if len(windows) == 1:
         return [""]
-    names = [".full" if window is None else f".window_{window}" for window in windows]
+    names = [f".{window_name(window)}" for window in windows]
     return [
         name if name not in names[:index] else f"{name}_{names[: index + 1].count(name)}"
         for index, name in enumerate(names)
@@ -268,7 +311,7 @@ def _transfers(deployment: Deployment, rates: RateSource) -> tuple[Transfer, ...
     for kind, count in _kinds(deployment):
         # Within one replica every GPU holds every token, and the experts' outputs are reduced; between replicas tokens travel.
         dispatched = deployment.replicas > 1 and kind.feed_forward.kind == "moe"
-        reductions = reductions + (count if dispatched else 2 * count)
+        reductions = reductions + count * (kind.mixers - int(dispatched))
         if dispatched:
             sent = kind.feed_forward.experts_per_token * hidden_bytes * (ep - 1) / ep / tp
             dispatches[sent] = dispatches[sent] + count if sent in dispatches else count
@@ -287,6 +330,13 @@ def _transfers(deployment: Deployment, rates: RateSource) -> tuple[Transfer, ...
     if pp > 1:
         transfers.append(rates.transfer("pipeline", "pipeline_send", pp - 1, hidden_bytes / tp, link, 2))
     return tuple(transfers)
+
+
+def _blocks(deployment: Deployment) -> Value:
+    """Return L: layers of two mixers, attention and feed-forward; a layer that is one mixer counts half."""
+    if all(kind.mixers == 2 for kind in deployment.architecture.kinds):
+        return sum(deployment.layer_counts[1:], deployment.layer_counts[0])
+    return total(count * kind.mixers / 2 for kind, count in _kinds(deployment))
 
 
 def _layers(deployment: Deployment, chosen: Callable[[LayerKind], bool]) -> Value:

@@ -168,7 +168,8 @@ def _size(operator: OperatorTime[Any], work: Work, parameters: Parameters) -> Ca
         if name == "tokens":
             return float(work.rows if operator.group == "lm_head" else work.tokens)
         if name == "kv_tokens":
-            return float(max((work.prefill_kv if operator.name.startswith("prefill") else work.decode_kv).values()))
+            read = work.prefill_kv if operator.name.startswith("prefill") else work.decode_kv
+            return float(max(read.values(), default=0.0))
         if name == "flops":
             return float(operator.flops)
         messages = (transfer.count for transfer in parameters.transfers if transfer.name == operator.name)

@@ -254,7 +254,7 @@ def check_parallelism(architecture: Architecture, tp: int, pp: int, ep: int) -> 
     """
     name = architecture.name
     if not divides(architecture, tp, ep):
-        most = max(kind.attention.query_heads for kind in architecture.kinds)
+        most = most_gpus(architecture)
         possible = [size for size in range(1, most + 1) if divides(architecture, size, ep)]
         raise InputError(
             f"tp {tp} does not divide the heads and feed-forward widths of {name}; possible: {', '.join(map(str, possible))}"
@@ -268,17 +268,29 @@ def check_parallelism(architecture: Architecture, tp: int, pp: int, ep: int) -> 
             )
     if pp > architecture.layer_count:
         raise InputError(f"pp {pp} is more than the {architecture.layer_count} layers of {name}")
-    if ep > 1 and all(kind.feed_forward.kind == "dense" for kind in architecture.kinds):
+    if ep > 1 and all(kind.feed_forward.kind != "moe" for kind in architecture.kinds):
         raise InputError(f"ep {ep} needs a mixture of experts; {name} is dense, so ep must be 1")
     if ep > 1 and ep % tp:
         raise InputError(f"ep {ep} must be 1 or a multiple of tp {tp}; the nearest is {max(tp, ep // tp * tp)}")
 
 
+def most_gpus(architecture: Architecture) -> int:
+    """Return the largest tensor-parallel size that is worth trying: the heads of the layers with most."""
+    heads = [kind.attention.query_heads for kind in architecture.kinds]
+    heads += [kind.state.heads for kind in architecture.kinds if kind.state is not None]
+    return int(max(heads))
+
+
 def divides(architecture: Architecture, tp: int, ep: int = 1) -> bool:
-    """Tell whether ``tp`` GPUs can share every layer: query heads, KV heads (or copies of them) and feed-forward widths."""
+    """Tell whether ``tp`` GPUs can share every layer: query heads, KV heads (or copies of them), states and feed-forward widths.
+
+    Recurrent layers divide by their heads and by their key heads or groups; a single group is copied (mamba_mixer2.py of vLLM).
+    """
     for kind in architecture.kinds:
         heads, kv_heads, ff = kind.attention.query_heads, kind.attention.kv_heads, kind.feed_forward
-        if heads % tp or (tp % kv_heads and kv_heads % tp):
+        if heads % tp or (kv_heads and tp % kv_heads and kv_heads % tp):
+            return False
+        if (state := kind.state) is not None and (state.heads % tp or (state.key_heads != 1 and state.key_heads % tp)):
             return False
         widths = [ff.shared_intermediate] if ff.kind == "moe" and ep > 1 else [ff.intermediate, ff.shared_intermediate]
         if any(width % tp for width in widths):

@@ -22,6 +22,8 @@ class ModelInfo(Frozen):
     active_parameters: int
     kv_bytes_per_token: int
     """Of the whole model, once, at the KV dtype in use [B]."""
+    state_bytes_per_sequence: int = 0
+    """What recurrent layers keep of a sequence, however long it is, of the whole model, once [B]."""
     layers: int
     weights_bytes: int
     """All weights, once, in the formats served [B]."""

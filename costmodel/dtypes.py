@@ -53,7 +53,9 @@ def layer_formats(kind: LayerKind) -> set[WeightFormat]:
 
 def main_format(architecture: Architecture) -> WeightFormat:
     """Return the format that most weights of the layers are stored in."""
-    kind = architecture.kinds[-1]
+    kind = next((kind for kind in reversed(architecture.kinds) if kind.feed_forward.kind != "none"), None)
+    if kind is None:
+        return architecture.kinds[-1].formats.attention
     return kind.formats.experts if kind.feed_forward.kind == "moe" else kind.formats.feed_forward
 
 

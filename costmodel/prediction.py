@@ -6,7 +6,13 @@ from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 
-from costmodel.architecture.counts import active_parameters, checkpoint_bytes, kv_bytes_per_token, total_parameters
+from costmodel.architecture.counts import (
+    active_parameters,
+    checkpoint_bytes,
+    kv_bytes_per_token,
+    state_bytes,
+    total_parameters,
+)
 from costmodel.building import build_parameters, build_textbook, roofline_parameters
 from costmodel.calibrations import choose_calibration, uncalibrated
 from costmodel.certainty import calibration_notes, calibration_warnings, engine_of, intervals, reported_steps
@@ -146,6 +152,7 @@ def model_info(deployment: Deployment) -> ModelInfo:
         total_parameters=total_parameters(architecture),
         active_parameters=active_parameters(architecture),
         kv_bytes_per_token=int(kv_bytes_per_token(architecture, deployment.kv_bytes)),
+        state_bytes_per_sequence=int(state_bytes(architecture, deployment.activation_bytes)),
         layers=architecture.layer_count,
         weights_bytes=round(checkpoint_bytes(architecture)),
     )

@@ -9,11 +9,18 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from costmodel.architecture.counts import active_parameters, checkpoint_bytes, kv_bytes_per_token, total_parameters
+from costmodel.architecture.counts import (
+    active_parameters,
+    checkpoint_bytes,
+    kv_bytes_per_token,
+    state_bytes,
+    total_parameters,
+)
 from costmodel.architecture.families import FAMILIES, TOWERS, architecture_from_config
 from costmodel.architecture.quantization_methods import METHODS
 from costmodel.architecture.source import load_model, model_names, preset_repository
-from costmodel.architecture.types import Architecture, LayerKind
+from costmodel.architecture.types import Architecture, FeedForward, LayerKind
+from costmodel.equations.work import LocalChunks
 from costmodel.hardware.errors import InputError, UnsupportedError
 from costmodel.validation.datasets.package import package_folder
 
@@ -27,7 +34,8 @@ local Hugging Face cache, or, with the `hub` extra, one on the Hub. This page is
 **Total** is what serving holds in memory, vision tower included, multi-token-prediction layers not. **Active** is the part of the
 text model that one token passes: the chosen experts only; the embedding counts whole, which some model cards leave out. **KV** is
 what one token adds to the cache in bf16 over all layers, before any window is full; checkpoints that carry scales for an 8-bit cache
-take half of it. **Weights** are bytes of the stored weights, scales included; GiB is 2³⁰ bytes.
+take half of it. What recurrent layers keep of a sequence, however long, comes after it. **Weights** are bytes of the stored weights,
+scales included; GiB is 2³⁰ bytes.
 
 What is not understood is refused with its reason, never estimated: layers without equations, unknown keys whose names suggest that
 they change shapes, and quantisation formats without arithmetic.
@@ -58,18 +66,39 @@ def published(folder: Path) -> Iterator[tuple[str, dict[str, object], dict[str, 
 
 
 def describe_kind(kind: LayerKind) -> str:
-    """Return a layer kind in a few words, e.g. ``gqa 32/8 × 128, moe 8 of 128``."""
-    attention, ff = kind.attention, kind.feed_forward
+    """Return a layer kind in a few words, e.g. ``gqa 32/8 × 128, 8 of 128 experts``."""
+    return ", ".join(part for part in (describe_mixer(kind), describe_feed_forward(kind.feed_forward)) if part)
+
+
+def describe_mixer(kind: LayerKind) -> str:
+    """Return what mixes the tokens of a layer."""
+    attention, state = kind.attention, kind.state
+    if state is not None:
+        return f"{state.kind} {state.heads} × {state.key_dim} × {state.value_dim}"
+    if attention.kind == "none":
+        return ""
     if attention.kind == "mla":
         text = f"mla {attention.query_heads} heads, {attention.kv_lora_rank} + {attention.rope_head_dim}"
+        if attention.top_k:
+            text += f", top {attention.top_k}"
+            text += f" by {attention.index_heads} × {attention.index_head_dim}" if attention.index_heads else ""
     else:
         text = f"gqa {attention.query_heads}/{attention.kv_heads} × {attention.head_dim}"
-    if attention.window is not None:
-        text += f", window {attention.window}"
+        if attention.value_head_dim != attention.head_dim:
+            text += f" + {attention.value_head_dim}"
+    if isinstance(attention.window, LocalChunks):
+        return f"{text}, chunks of {attention.window.size}"
+    return text if attention.window is None else f"{text}, window {attention.window}"
+
+
+def describe_feed_forward(ff: FeedForward) -> str:
+    """Return the feed-forward of a layer."""
+    if ff.kind == "none":
+        return ""
     if ff.kind == "dense":
-        return f"{text}, dense"
+        return "dense"
     shared = " + shared" if ff.shared_intermediate else ""
-    return f"{text}, {ff.experts_per_token} of {ff.experts}{shared} experts"
+    return f"{ff.experts_per_token} of {ff.experts}{shared} experts" + (f" in {ff.latent}" if ff.latent else "")
 
 
 def describe_layers(arch: Architecture) -> str:
@@ -99,7 +128,7 @@ def row(name: str, arch: Architecture) -> str:
         describe_layers(arch),
         billions(total_parameters(arch)),
         billions(active_parameters(arch)),
-        f"{kv_bytes_per_token(arch, 2):,.0f}",
+        f"{kv_bytes_per_token(arch, 2):,.0f}" + (f" + {held / 2**20:,.1f} MiB" if (held := state_bytes(arch)) else ""),
         describe_weights(arch),
     ]
     return "| " + " | ".join(cells) + " |"

@@ -9,12 +9,14 @@ from typing import Any
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
+from costmodel.architecture.families import architecture_from_config
 from costmodel.architecture.formats import PLAIN_FORMATS
 from costmodel.architecture.types import Architecture, Attention, FeedForward, LayerFormats, LayerKind
 from costmodel.deployment import Deployment, deploy
 from costmodel.dtypes import layer_formats, main_format
 from costmodel.equations.work import Chunk, Decodes
 from costmodel.hardware.calibration import DTYPE_SUFFIXED, FORMS, OPERATORS, OTHER_FORMS, Calibration
+from tests.architecture.mixed_configs import MIXED
 
 PRESETS = (
     "Llama-3.1-8B",
@@ -141,8 +143,11 @@ def deployments(draw: st.DrawFn, pipelines: bool = True) -> Deployment:
     gpu = draw(st.sampled_from(PARTS))
     fp8_cache = draw(st.booleans())
     tp, pp = 2 ** draw(st.integers(0, 2)), draw(st.integers(1, 3)) if pipelines else 1
-    name = draw(st.none() | st.sampled_from(PRESETS))
-    architecture = draw(architectures()) if name is None else deploy(name, gpu).architecture
+    name = draw(st.none() | st.sampled_from([*PRESETS, *MIXED]))
+    if name in MIXED:
+        architecture = architecture_from_config(MIXED[name], name)
+    else:
+        architecture = draw(architectures()) if name is None else deploy(name, gpu).architecture
     mixture = any(kind.feed_forward.kind == "moe" for kind in architecture.kinds)
     ep = draw(st.sampled_from([1, tp, 2 * tp])) if mixture else 1
     pp = min(pp, architecture.layer_count)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from costmodel.architecture.reader import ConfigReader
-from costmodel.architecture.types import Attention, FeedForward
+from costmodel.architecture.types import Attention, FeedForward, StateMixer
+from costmodel.equations.work import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class Layer:
     feed_forward: FeedForward
     norms: int = 2
     norm_bias: bool = False
+    state: StateMixer | None = None
+    scalars: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class ModuleNames:
     feed_forward: tuple[tuple[str, tuple[str, ...]], ...]
     experts: tuple[tuple[str, tuple[str, ...]], ...] = ()
     shared: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    latent: tuple[tuple[str, tuple[str, ...]], ...] = ()
     prefixes: tuple[str, ...] = ("model.layers.",)
     """What precedes the layer's number in a full name; several where tools disagree."""
 
@@ -100,12 +104,13 @@ MLA_NAMES = ModuleNames(
         ("kv_a_proj", ("self_attn.kv_a_proj_with_mqa",)),
         ("kv_b_proj", ("self_attn.kv_b_proj",)),
         ("o_proj", ("self_attn.o_proj",)),
+        ("indexer.wq_b", ("self_attn.indexer.wq_b",)),
     ),
     feed_forward=SHARED_EXPERTS_NAMES.feed_forward,
     experts=SHARED_EXPERTS_NAMES.experts,
     shared=SHARED_EXPERTS_NAMES.shared,
 )
-"""DeepSeek V2 and V3, Kimi K2."""
+"""DeepSeek V2 to V3.2, Kimi K2, GLM-5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +196,7 @@ def read_layer_windows(
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
-def windowed_layers(layer: Layer, windows: Sequence[int | None]) -> tuple[Layer, ...]:
+def windowed_layers(layer: Layer, windows: Sequence[Window]) -> tuple[Layer, ...]:
     """Return a layer for each window, equal windows sharing one object."""
     distinct = {window: replace(layer, attention=replace(layer.attention, window=window)) for window in set(windows)}
     return tuple(distinct[window] for window in windows)

@@ -6,6 +6,7 @@ d_e::
     total = V·d (embedding) + V·d (lm_head, unless tied) + Σ_layers [linear weights + biases + norms + sinks] + final norm
     active = total − vision − Σ_layers (E − k)·(weights of one expert)
     KV elements per token and layer = 2·h_kv·d_h (gqa), kv_lora_rank + rope_head_dim (mla)
+    state per sequence and recurrent layer = H·N·P elements, and (K − 1)·(2·G·N + H·P) inputs of its convolution
 
 Multi-token-prediction layers are not part of an architecture, and so are in no count.
 """
@@ -17,8 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat
-from costmodel.architecture.linears import Linear, kv_heads_per_gpu, layer_linears, query_heads_per_gpu
-from costmodel.architecture.types import Architecture, Attention, LayerKind
+from costmodel.architecture.linears import Linear, kv_heads_per_gpu, layer_linears, query_heads_per_gpu, state_share
+from costmodel.architecture.types import Architecture, Attention, LayerKind, StateMixer
 from costmodel.equations.numerics import Value
 
 _MODULE_NAMES: Final = {
@@ -60,6 +61,8 @@ def attention_extras(attention: Attention, tp: int = 1) -> Value:
     """
     heads = query_heads_per_gpu(attention, tp)
     count: Value = heads if attention.sinks else 0
+    if attention.index_heads != 0:
+        count = count + 2 * attention.index_head_dim  # LayerNorm of its key
     if attention.kind == "mla":
         count = count + attention.kv_lora_rank + attention.q_lora_rank
     if attention.qk_norm == "head":
@@ -71,7 +74,23 @@ def attention_extras(attention: Attention, tp: int = 1) -> Value:
 
 def layer_small_parameters(layer: LayerKind, hidden: Value, tp: int = 1) -> Value:
     """Return the parameters of a layer that are no matrices and no biases of matrices: its norms and sinks."""
-    return layer.norms * norm_parameters(hidden, layer.norm_bias) + attention_extras(layer.attention, tp)
+    count = layer.norms * norm_parameters(hidden, layer.norm_bias) + attention_extras(layer.attention, tp)
+    if layer.state is not None:
+        count = count + state_extras(layer.state, tp)
+    return count + layer.scalars
+
+
+def state_extras(state: StateMixer, tp: int = 1) -> Value:
+    """Return the parameters of a recurrent layer outside its projections.
+
+    The convolution, K·(2·G·N + H·P) and perhaps biases; per head a decay and a bias of the step width, for ``mamba2`` also a skip; and the
+    norm of the gated outputs, P for ``gdn`` (shared by its heads), H·P for ``mamba2``.
+    """
+    share = state_share(state, tp)
+    count = (state.conv_kernel + int(state.conv_bias)) * share.conv_width
+    if state.kind == "gdn":
+        return count + 2 * share.heads + state.value_dim
+    return count + 3 * share.heads + share.inner
 
 
 def layer_parameters(layer: LayerKind, hidden: Value) -> Value:
@@ -82,11 +101,12 @@ def layer_parameters(layer: LayerKind, hidden: Value) -> Value:
 
 def expert_parameters(layer: LayerKind, hidden: Value) -> Value:
     """Return the parameters of one routed expert of a layer (0 in a dense layer)."""
-    if layer.feed_forward.kind == "dense":
+    ff = layer.feed_forward
+    if ff.kind != "moe":
         return 0
-    inputs, width = hidden, layer.feed_forward.intermediate
-    matrices = 3 if layer.feed_forward.gated else 2
-    biases = (matrices - 1) * width + hidden if layer.feed_forward.bias else 0
+    inputs, width = ff.latent if ff.latent != 0 else hidden, ff.intermediate
+    matrices = 3 if ff.gated else 2
+    biases = (matrices - 1) * width + inputs if ff.bias else 0
     return matrices * inputs * width + biases
 
 
@@ -175,11 +195,47 @@ def kv_elements_per_token(attention: Attention, tp: int = 1) -> Value:
     """Return the elements that one GPU caches per token and layer.
 
     ``gqa``: h_kv·(d_k + d_v), KV heads divided by ``tp`` but never below one. ``mla``: the latent and the rotary key,
-    once (no factor 2), and whole on every GPU.
+    once (no factor 2), and whole on every GPU. The keys of an indexer come on top (:func:`index_bytes_per_token`).
     """
+    if attention.kind == "none":
+        return 0
     if attention.kind == "mla":
         return attention.kv_lora_rank + attention.rope_head_dim
     return kv_heads_per_gpu(attention, tp) * (attention.head_dim + attention.value_head_dim)
+
+
+def index_bytes_per_token(attention: Attention) -> Value:
+    """Return the bytes that an indexer caches per token and layer, whole on every GPU [B].
+
+    One key in 8 bits and a 4-byte scale for every 128 of its elements, whatever the format of the KV cache:
+    d_I + 4·d_I/128 (vllm/model_executor/models/deepseek_v2.py, ``Indexer``).
+    """
+    return attention.index_head_dim + attention.index_head_dim / 32 if attention.index_heads != 0 else 0
+
+
+def layer_kv_bytes(attention: Attention, kv_bytes: Value, tp: int = 1) -> Value:
+    """Return the bytes that one GPU caches per token in one layer, the indexer's included [B]."""
+    return kv_elements_per_token(attention, tp) * kv_bytes + index_bytes_per_token(attention)
+
+
+def state_bytes_per_sequence(state: StateMixer, activation_bytes: Value, tp: int = 1) -> Value:
+    """Return the bytes that one GPU keeps per sequence for one recurrent layer [B].
+
+    H·N·P elements of state, and the last K − 1 inputs of the convolution's 2·G·N + H·P channels (vllm/model_executor/layers/mamba/
+    mamba_utils.py, ``MambaStateShapeCalculator``).
+    """
+    share = state_share(state, tp)
+    recurrent = share.heads * state.key_dim * state.value_dim * (state.state_bytes or activation_bytes)
+    return recurrent + (state.conv_kernel - 1) * share.conv_width * activation_bytes
+
+
+def state_bytes(arch: Architecture, activation_bytes: float = 2.0, tp: int = 1) -> Value:
+    """Return the bytes that one GPU keeps per sequence whatever its length, over all layers [B]."""
+    return sum(
+        count * state_bytes_per_sequence(kind.state, activation_bytes, tp)
+        for kind, count in layer_counts(arch)
+        if kind.state is not None
+    )
 
 
 def kv_bytes_per_token(arch: Architecture, kv_bytes: float = 2.0, tp: int = 1) -> Value:
@@ -192,7 +248,7 @@ def kv_bytes_per_token(arch: Architecture, kv_bytes: float = 2.0, tp: int = 1) -
         kv_bytes: bytes of one cached element (2 for bf16).
         tp: tensor-parallel size.
     """
-    return kv_bytes * sum(count * kv_elements_per_token(kind.attention, tp) for kind, count in layer_counts(arch))
+    return sum(count * layer_kv_bytes(kind.attention, kv_bytes, tp) for kind, count in layer_counts(arch))
 
 
 def _final_norm_bias(arch: Architecture) -> bool:

@@ -10,13 +10,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from costmodel.architecture import families_classic, families_dense, families_moe, towers
+from costmodel.architecture import (
+    families_classic,
+    families_dense,
+    families_hybrid,
+    families_moe,
+    families_varied,
+    towers,
+)
 from costmodel.architecture.blueprint import Blueprint
 from costmodel.architecture.formats import PLAIN_FORMATS
 from costmodel.architecture.quantization import PLAIN, Quantization, read_quantization
 from costmodel.architecture.reader import ConfigReader
 from costmodel.architecture.types import Architecture, LayerKind
-from costmodel.hardware.errors import InputError, UnsupportedError
+from costmodel.hardware.errors import InputError, UnsupportedError, nearest, suggestion
 
 Family = Callable[[ConfigReader], Blueprint]
 
@@ -25,23 +32,30 @@ FAMILIES: Final[dict[str, Family]] = {
     "cohere2": families_dense.cohere2,
     "deepseek_v2": families_moe.deepseek,
     "deepseek_v3": families_moe.deepseek,
+    "deepseek_v32": families_moe.deepseek_sparse,
     "falcon": families_classic.falcon,
     "gemma": families_dense.gemma,
     "gemma2": families_dense.gemma2,
     "gemma3_text": families_dense.gemma3_text,
+    "gemma4_text": families_varied.gemma4_text,
     "glm": families_dense.glm,
     "glm4": families_dense.glm4,
     "glm4_moe": families_moe.glm4_moe,
+    "glm_moe_dsa": families_moe.deepseek_sparse,
     "gpt_neox": families_classic.gpt_neox,
     "gpt_oss": families_moe.gpt_oss,
     "gptj": families_classic.gptj,
     "granite": families_dense.granite,
     "kimi_k2": families_moe.deepseek,
     "llama": families_dense.llama,
+    "llama4_text": families_varied.llama4_text,
     "mimo": families_dense.mimo,
+    "mimo_v2_flash": families_varied.mimo_v2,
     "minimax_m2": families_moe.minimax_m2,
     "mistral": families_dense.mistral,
     "mixtral": families_moe.mixtral,
+    "nemotron-nas": families_varied.nemotron_nas,
+    "nemotron_h": families_hybrid.nemotron_h,
     "olmo2": families_dense.olmo2,
     "phi": families_classic.phi,
     "phi3": families_dense.phi3,
@@ -49,7 +63,10 @@ FAMILIES: Final[dict[str, Family]] = {
     "qwen2": families_dense.qwen2,
     "qwen2_moe": families_moe.qwen2_moe,
     "qwen3": families_dense.qwen3,
+    "qwen3_5_moe_text": families_hybrid.qwen3_5_moe,
+    "qwen3_5_text": families_hybrid.qwen3_5,
     "qwen3_moe": families_moe.qwen3_moe,
+    "qwen3_next": families_hybrid.qwen3_next,
     "qwen3_vl_moe_text": families_moe.qwen3_moe,
     "qwen3_vl_text": families_dense.qwen3,
     "smollm3": families_dense.smollm3,
@@ -59,14 +76,25 @@ FAMILIES: Final[dict[str, Family]] = {
 
 TOWERS: Final[dict[str, Callable[[ConfigReader, ConfigReader], int]]] = {
     "gemma3": towers.gemma3,
+    "gemma4": towers.gemma4,
     "kimi_k25": towers.kimi_k25,
+    "llama4": towers.llama4,
     "mistral3": towers.mistral3,
+    "qwen3_5": towers.qwen3_vl,
+    "qwen3_5_moe": towers.qwen3_vl,
     "qwen3_vl": towers.qwen3_vl,
     "qwen3_vl_moe": towers.qwen3_vl,
 }
 """Model types that wrap a text decoder (``text_config``) and a vision tower: what the tower and its projector weigh."""
 
-_TEXT_TYPES: Final = {"gemma3": "gemma3_text", "mistral3": "mistral"}
+_TEXT_TYPES: Final = {
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "llama4": "llama4_text",
+    "mistral3": "mistral",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+}
 """The text decoder's model type where ``text_config`` does not name it."""
 
 _HYBRID: Final = "its state-space or linear-attention layers have no equations here"
@@ -77,32 +105,21 @@ REASONS: Final = {
     "bamba": _HYBRID,
     "bart": _CROSS,
     "deepseek_ref": _INDEXED,
-    "deepseek_v32": _INDEXED,
     "deepseek_v4": _INDEXED,
     "falcon_h1": _HYBRID,
     "falcon_mamba": _HYBRID,
     "gemma3n": "per-layer embeddings and layers that share a KV cache have no equations here",
-    "gemma4": "keys that are also values, and layers with different head dimensions, have no equations here",
-    "glm_moe_dsa": _INDEXED,
     "granitemoehybrid": _HYBRID,
     "jamba": _HYBRID,
     "kimi_k3": _HYBRID,
     "kimi_linear": _HYBRID,
     "lfm2": _HYBRID,
-    "llama4": "chunked local attention has no equations here",
-    "llama4_text": "chunked local attention has no equations here",
     "mamba": _HYBRID,
     "mamba2": _HYBRID,
-    "mimo_v2_flash": "sliding layers with their own number of KV heads are not read",
     "minimax": _HYBRID,
     "minimax_m3": _INDEXED,
     "minimax_m3_vl": _INDEXED,
     "mllama": _CROSS,
-    "nemotron-nas": "blocks that differ from layer to layer (neural architecture search) have no equations here",
-    "nemotron_h": _HYBRID,
-    "qwen3_5": _HYBRID,
-    "qwen3_5_moe": _HYBRID,
-    "qwen3_next": _HYBRID,
     "rwkv": _HYBRID,
     "step3p7": "its class is not public enough to count its layers exactly",
     "t5": _CROSS,
@@ -117,6 +134,7 @@ _ARCHITECTURES: Final = {
     "DeepseekV3ForCausalLM": "deepseek_v3",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3_text",
+    "DeepseekV32ForCausalLM": "deepseek_v32",
     "GlmMoeDsaForCausalLM": "glm_moe_dsa",
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
@@ -163,12 +181,11 @@ def architecture_from_config(
         if tied is not None and not text.has("tie_word_embeddings"):
             text = ConfigReader({**text.config, "tie_word_embeddings": tied}, text.where)
         blueprint = _family(name, text_type)(text)
-        vision = outer.section("vision_config")
+        weight, notes = _tower(model_type, outer, blueprint.hidden)
         blueprint = replace(
             blueprint,
-            vision_parameters=TOWERS[model_type](
-                vision, ConfigReader({**config, "hidden_size": blueprint.hidden}, outer.where)
-            ),
+            vision_parameters=weight,
+            notes=(*blueprint.notes, *notes),
             names=replace(
                 blueprint.names,
                 prefixes=("model.layers.", "language_model.model.layers.", "model.language_model.layers."),
@@ -187,6 +204,14 @@ def architecture_from_config(
     return _assemble(blueprint, quantization, name, model_type, dtype, dtype_notes)
 
 
+def _tower(model_type: str, outer: ConfigReader, hidden: int) -> tuple[int, tuple[str, ...]]:
+    """Return what the vision tower weighs, and a note where the configuration leaves it out, as those of text-only copies do."""
+    if model_type == "llama4" and not outer.has("vision_config"):
+        return 0, ("the configuration has no vision_config: its vision tower is not counted",)
+    reader = ConfigReader({**outer.config, "hidden_size": hidden}, outer.where)
+    return TOWERS[model_type](outer.section("vision_config"), reader), ()
+
+
 def _model_type(config: ConfigReader) -> str:
     found = config.text("model_type", "")
     if found:
@@ -200,7 +225,10 @@ def _model_type(config: ConfigReader) -> str:
 def _family(name: str, model_type: str) -> Family:
     if model_type in FAMILIES:
         return FAMILIES[model_type]
-    reason = REASONS.get(model_type, f"known model types are {', '.join(sorted({*FAMILIES, *TOWERS}))}")
+    known = sorted({*FAMILIES, *TOWERS})
+    close = f"; {suggestion(found)}" if (found := nearest(model_type, known)) else ""
+    among = f"it is none of the {len(known)} that are, such as llama, qwen3_moe or deepseek_v3{close}"
+    reason = REASONS.get(model_type, among)
     raise UnsupportedError(f"{name}: model type {model_type!r} is not covered: {reason}")
 
 
@@ -235,7 +263,15 @@ def _assemble(
             pattern.append(seen[id(layer)])
             continue
         formats = quantization.layer_formats(index, layer, blueprint.names, dtype)
-        kind = LayerKind(layer.attention, layer.feed_forward, formats, layer.norms, layer.norm_bias)
+        kind = LayerKind(
+            layer.attention,
+            layer.feed_forward,
+            formats,
+            layer.norms,
+            layer.norm_bias,
+            layer.state,
+            layer.scalars,
+        )
         seen[id(layer)] = kinds.setdefault(kind, len(kinds))
         pattern.append(seen[id(layer)])
     plain = PLAIN_FORMATS[dtype]

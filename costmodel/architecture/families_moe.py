@@ -167,6 +167,52 @@ def deepseek(config: ConfigReader) -> Blueprint:
     return _shared_experts_model(config, trunk, attention, MLA_NAMES, router_bias=corrected)
 
 
+def read_indexer(config: ConfigReader, attention: Attention) -> Attention:
+    """Add DeepSeek's sparse attention: an indexer's heads, and how many keys it chooses (DeepSeek-V3.2 report, section 2.1).
+
+    Raises:
+        UnsupportedError: queries that are not compressed, which the indexer starts from.
+    """
+    if attention.q_lora_rank == 0:
+        raise config.unsupported("an indexer without compressed queries (q_lora_rank) is not covered")
+    config.ignore("indexer_rope_interleave", "index_share_for_mtp_iteration")
+    return replace(
+        attention,
+        top_k=config.integer("index_topk", default=2048),
+        index_heads=config.integer("index_n_heads", default=64),
+        index_head_dim=config.integer("index_head_dim", default=128),
+    )
+
+
+def deepseek_sparse(config: ConfigReader) -> Blueprint:
+    """DeepSeek-V3.2, GLM-5 to 5.3: DeepSeek's layers, whose queries attend to the keys that an indexer chooses.
+
+    GLM-5.2 and 5.3 run the indexer in some layers only (``indexer_types``); the others take over the choice of the one before
+    (modeling_deepseek_v32.py, modeling_glm_moe_dsa.py).
+    """
+    trunk = read_trunk(config)
+    attention = read_indexer(config, read_mla(config))
+    sharing = config.items("indexer_types")
+    config.ignore("index_topk_freq", "index_topk_pattern", "index_skip_topk_offset", "mlp_layer_types")
+    config.ignore("moe_router_dtype")
+    experts = config.integer("n_routed_experts")
+    config.require("num_experts", experts, f"it contradicts n_routed_experts {experts}")
+    if other := [kind for kind in config.items("layer_types") if kind != "deepseek_sparse_attention"]:
+        raise config.unsupported(f"layer type {other[0]!r} is not covered (only deepseek_sparse_attention is)")
+    corrected = config.text("topk_method", "noaux_tc") == "noaux_tc"
+    blueprint = _shared_experts_model(config, trunk, attention, MLA_NAMES, router_bias=corrected)
+    if not sharing:
+        return blueprint
+    if len(sharing) != trunk.layers or any(kind not in ("full", "shared") for kind in sharing):
+        raise config.fail("indexer_types", f"must say 'full' or 'shared' of each of the {trunk.layers} layers")
+    without = {
+        layer: replace(layer, attention=replace(layer.attention, index_heads=0, index_head_dim=0))
+        for layer in set(blueprint.layers)
+    }
+    pairs = zip(blueprint.layers, sharing, strict=True)
+    return replace(blueprint, layers=tuple(layer if kind == "full" else without[layer] for layer, kind in pairs))
+
+
 def glm4_moe(config: ConfigReader) -> Blueprint:
     """GLM-4.5, 4.5-Air and 4.6: biases on q, k, v; optional norms on their heads; first layers dense (modeling_glm4_moe.py)."""
     trunk = read_trunk(config)

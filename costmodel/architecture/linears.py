@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from costmodel.architecture.formats import WeightFormat
-from costmodel.architecture.types import Attention, LayerKind
+from costmodel.architecture.types import Attention, LayerKind, StateMixer
 from costmodel.equations.numerics import Value, maximum
 
 Group = Literal["attention", "feed_forward", "experts", "router"]
@@ -47,16 +47,23 @@ def query_heads_per_gpu(attention: Attention, tp: int) -> Value:
 
 def kv_heads_per_gpu(attention: Attention, tp: int) -> Value:
     """Return the KV heads one GPU holds: max(h_kv / t, 1); more GPUs than heads store each head more than once."""
+    if attention.kind == "none":
+        return 0
     return attention.kv_heads if tp == 1 else maximum(attention.kv_heads / tp, 1)
 
 
-def attention_linears(attention: Attention, hidden: Value, fmt: WeightFormat, tp: int = 1) -> list[Linear]:
+def attention_linears(
+    attention: Attention, hidden: Value, fmt: WeightFormat, tp: int = 1, plain: WeightFormat | None = None
+) -> list[Linear]:
     """Return the projections of one attention layer on one of ``tp`` GPUs.
 
     ``gqa``: qkv d → (h + 2·h_kv)·d_h and output h·d_h → d, divided by heads. ``mla``: query (compressed to
     q_lora_rank or direct), the joint compression d → kv_lora_rank + rope_head_dim (replicated on every GPU), its
-    expansion to keys and values, output.
+    expansion to keys and values, output. An indexer adds its queries (from the compressed ones), its key and its heads' weights, whole
+    on every GPU; engines hold the latter two in 16 bits, ``plain`` (vllm/model_executor/models/deepseek_v2.py, ``Indexer``).
     """
+    if attention.kind == "none":
+        return []
     h, d_qk, d_v = (
         query_heads_per_gpu(attention, tp),
         attention.head_dim,
@@ -66,7 +73,7 @@ def attention_linears(attention: Attention, hidden: Value, fmt: WeightFormat, tp
     if attention.kind == "gqa":
         h_kv = kv_heads_per_gpu(attention, tp)
         q_width = h * d_qk * 2 if attention.output_gate else h * d_qk
-        width = q_width + h_kv * d_qk + h_kv * d_v
+        width = q_width + h_kv * d_qk + (0 if attention.keys_are_values else h_kv * d_v)
         linears.append(Linear("qkv_proj", "attention", hidden, width, fmt, biases=width if attention.qkv_bias else 0))
     else:
         latent = attention.kv_lora_rank + attention.rope_head_dim
@@ -80,7 +87,43 @@ def attention_linears(attention: Attention, hidden: Value, fmt: WeightFormat, tp
         )
         expanded = h * (d_qk - attention.rope_head_dim + d_v)
         linears.append(Linear("kv_b_proj", "attention", attention.kv_lora_rank, expanded, fmt))
+    if attention.index_heads != 0:
+        width, inputs = attention.index_heads * attention.index_head_dim, attention.q_lora_rank
+        linears.append(Linear("indexer.wq_b", "attention", inputs if inputs != 0 else hidden, width, fmt))
+        linears.append(Linear("indexer.wk", "attention", hidden, attention.index_head_dim, plain or fmt))
+        linears.append(Linear("indexer.weights_proj", "attention", hidden, attention.index_heads, plain or fmt))
     linears.append(Linear("o_proj", "attention", h * d_v, hidden, fmt, biases=hidden if attention.output_bias else 0))
+    return linears
+
+
+def state_groups_per_gpu(state: StateMixer, tp: int) -> Value:
+    """Return the key heads, or groups, one GPU holds: max(G / t, 1); a single group is stored on every GPU."""
+    return state.key_heads if tp == 1 else maximum(state.key_heads / tp, 1)
+
+
+def state_share(state: StateMixer, tp: int) -> StateMixer:
+    """Return what one of ``tp`` GPUs has of a recurrent mixer: H / t heads, and their groups."""
+    if tp == 1:
+        return state
+    return replace(state, heads=state.heads / tp, key_heads=state_groups_per_gpu(state, tp))
+
+
+def state_linears(state: StateMixer, hidden: Value, fmt: WeightFormat, tp: int = 1) -> list[Linear]:
+    """Return the projections of one recurrent layer on one of ``tp`` GPUs.
+
+    Into the convolution's channels (2·G·N + H·P) and the gate of the output (H·P), and out of H·P. ``mamba2`` projects a step width per
+    head in the same kernel; ``gdn`` a decay and a step width per head in one of their own.
+    """
+    share = state_share(state, tp)
+    width = share.conv_width + share.inner
+    linears = []
+    if state.kind == "mamba2":
+        width = width + share.heads
+    bias = state.projection_bias
+    linears.append(Linear("in_proj", "attention", hidden, width, fmt, biases=width if bias else 0))
+    if state.kind == "gdn":
+        linears.append(Linear("in_proj_ba", "attention", hidden, 2 * share.heads, fmt))
+    linears.append(Linear("out_proj", "attention", share.inner, hidden, fmt, biases=hidden if bias else 0))
     return linears
 
 
@@ -121,11 +164,17 @@ def feed_forward_linears(layer: LayerKind, hidden: Value, tp: int = 1, ep: int =
     def split(width: Value) -> Value:
         return width / tp if tp > 1 else width
 
+    if ff.kind == "none":
+        return []
     if ff.kind == "dense":
         return mlp_linears("", "feed_forward", hidden, split(ff.intermediate), formats.feed_forward, ff.gated, ff.bias)
     router = Linear("router", "router", hidden, ff.experts, formats.router, biases=ff.experts if ff.router_bias else 0)
     width, copies = (ff.intermediate, ff.experts / ep) if ep > 1 else (split(ff.intermediate), ff.experts)
-    linears = [router, *mlp_linears("experts.", "experts", hidden, width, formats.experts, ff.gated, ff.bias, copies)]
+    inside = ff.latent if ff.latent != 0 else hidden
+    linears = [router, *mlp_linears("experts.", "experts", inside, width, formats.experts, ff.gated, ff.bias, copies)]
+    if ff.latent != 0:
+        linears.append(Linear("latent_in_proj", "feed_forward", hidden, ff.latent, formats.feed_forward))
+        linears.append(Linear("latent_out_proj", "feed_forward", ff.latent, hidden, formats.feed_forward))
     if ff.shared_intermediate != 0:
         shared = split(ff.shared_intermediate)
         linears += mlp_linears(
@@ -138,10 +187,10 @@ def feed_forward_linears(layer: LayerKind, hidden: Value, tp: int = 1, ep: int =
 
 def layer_linears(layer: LayerKind, hidden: Value, tp: int = 1, ep: int = 1) -> list[Linear]:
     """Return every weight matrix of one layer as one GPU holds it, single kernels in their own formats where they differ."""
-    linears = [
-        *attention_linears(layer.attention, hidden, layer.formats.attention, tp),
-        *feed_forward_linears(layer, hidden, tp, ep),
-    ]
+    linears = attention_linears(layer.attention, hidden, layer.formats.attention, tp, layer.formats.router)
+    if layer.state is not None:
+        linears += state_linears(layer.state, hidden, layer.formats.attention, tp)
+    linears += feed_forward_linears(layer, hidden, tp, ep)
     if not layer.formats.overrides:
         return linears
     return [replace(linear, fmt=layer.formats.of(linear.name, linear.fmt)) for linear in linears]

@@ -85,14 +85,24 @@ class Quantization:
         if self.experts_only:
             return LayerFormats(plain, plain, routed or plain, plain, tuple(overrides))
         present = [entry for entry in names.attention if self._has_kernel(entry[0], layer)]
-        attention = group(tuple(present))
+        attention = group(tuple(present)) if present else plain
         dense = names.shared if moe else names.feed_forward
-        wanted = bool(dense) and (not moe or layer.feed_forward.shared_intermediate != 0)
+        wanted = layer.feed_forward.kind != "none" and bool(dense)
+        wanted = wanted and (not moe or layer.feed_forward.shared_intermediate != 0)
         feed_forward = group(dense) if wanted else routed or plain
+        if moe and layer.feed_forward.latent:
+            group_of_latent = group(names.latent)
+            overrides += [(kernel, group_of_latent) for kernel, _ in names.latent if group_of_latent != feed_forward]
         return LayerFormats(attention, feed_forward, routed or feed_forward, plain, tuple(overrides))
 
     @staticmethod
     def _has_kernel(kernel: str, layer: Layer) -> bool:
+        if kernel in ("in_proj", "in_proj_ba", "out_proj"):
+            return layer.state is not None and (kernel != "in_proj_ba" or layer.state.kind == "gdn")
+        if layer.attention.kind == "none":
+            return False
+        if kernel.startswith("indexer."):
+            return bool(layer.attention.index_heads != 0)
         compressed = layer.attention.kind == "mla" and layer.attention.q_lora_rank != 0
         return not ((kernel in ("q_a_proj", "q_b_proj") and not compressed) or (kernel == "q_proj" and compressed))
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from costmodel.hardware.errors import InputError, UnsupportedError, shown
 
-_LARGEST: Final = 10_000_000
-"""No dimension of a published model is larger (vocabularies end near 300,000, contexts near 10,000,000)."""
+_LARGEST: Final = 20_000_000
+"""No dimension of a published model is larger (vocabularies end near 300,000, contexts at Llama 4 Scout's 10,485,760)."""
 
 _SHAPE_WORDS: Final = re.compile(
     r"layer|head|dim|size|expert|rank|window|attn|attention|mlp|ffn|linear|mamba|ssm|conv|index|state|latent|block|moe"

@@ -98,3 +98,43 @@ def kimi_k25(vision: ConfigReader, outer: ConfigReader) -> int:
     merged = width * int(kernel[0]) * int(kernel[1])
     tower = _linear(3 * patch**2, width) + height * length * width + _encoder(width, inner, layers) + 2 * width
     return tower + 2 * width + _linear(merged, merged) + _linear(merged, outer.integer("hidden_size"))
+
+
+def gemma4(vision: ConfigReader, outer: ConfigReader) -> int:
+    """Tower and projector of Gemma 4 (modeling_gemma4.py): gated feed-forwards, four norms a layer, norms on heads of q and k, no biases.
+
+    Positions are two tables of ``position_embedding_size``; ``standardize`` adds a mean and a scale of the tower's width.
+    """
+    width, inner = vision.integer("hidden_size", default=768), vision.integer("intermediate_size", default=3072)
+    layers, patch = vision.integer("num_hidden_layers", default=16), vision.integer("patch_size", default=16)
+    heads = vision.integer("num_attention_heads", default=12)
+    head = vision.integer("head_dim", default=64)
+    keys = vision.integer("num_key_value_heads", default=heads)
+    positions = vision.integer("position_embedding_size", default=10_240)
+    vision.require("attention_bias", False, "biases in the tower are not counted")
+    vision.require("use_clipped_linears", False, "clipped projections are not counted")
+    standardised = vision.flag("standardize", False)
+    vision.ignore("global_head_dim", "pooling_kernel_size", "default_output_length", "image_seq_length")
+    vision.ignore("video_seq_length", "chunk_size_feed_forward")
+    outer.ignore("vision_soft_tokens_per_image", "audio_config")
+    if outer.get("audio_config") is not None:
+        raise outer.unsupported("audio_config: audio towers are not counted")
+    vision.finish()
+    layer = width * head * (2 * heads + 2 * keys) + 3 * width * inner + 4 * width + 2 * head
+    tower = 2 * positions * width + 3 * patch**2 * width + layers * layer + (2 * width if standardised else 0)
+    return tower + width * outer.integer("hidden_size")
+
+
+def llama4(vision: ConfigReader, outer: ConfigReader) -> int:
+    """Tower, adapter and projector of Llama 4 (modeling_llama4.py): a class token, learned positions, an adapter of two matrices."""
+    width, inner = vision.integer("hidden_size", default=768), vision.integer("intermediate_size", default=5632)
+    layers, patch = vision.integer("num_hidden_layers", default=34), vision.integer("patch_size", default=14)
+    image, channels = vision.integer("image_size", default=448), vision.integer("num_channels", default=3)
+    out = vision.integer("vision_output_dim", default=7680)
+    into, outwards = (vision.integer(f"projector_{way}_dim", default=4096) for way in ("input", "output"))
+    vision.ignore("num_attention_heads", "pixel_shuffle_ratio", "projector_dropout", "multi_modal_projector_bias")
+    vision.ignore("vision_feature_layer", "vision_feature_select_strategy")
+    vision.finish()
+    embeddings = width + ((image // patch) ** 2 + 1) * width + channels * patch**2 * width + 4 * width
+    adapter = inner * into + outwards**2
+    return embeddings + _encoder(width, inner, layers) + adapter + out * outer.integer("hidden_size")

@@ -12,16 +12,18 @@ from typing import Literal
 
 from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat
 from costmodel.equations.numerics import Value
+from costmodel.equations.work import Window
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
     """One kind of attention layer.
 
-    ``kind`` is ``gqa`` (multi-head, grouped-query and multi-query alike) or ``mla`` (multi-head latent attention).
+    ``kind`` is ``gqa`` (multi-head, grouped-query and multi-query alike), ``mla`` (multi-head latent attention) or ``none``
+    (:data:`NO_ATTENTION`: a layer that mixes tokens otherwise, or not at all).
     """
 
-    kind: Literal["gqa", "mla"]
+    kind: Literal["gqa", "mla", "none"]
     query_heads: Value
     """h"""
     kv_heads: Value
@@ -30,8 +32,8 @@ class Attention:
     """d_h, the query/key dimension of one head; for ``mla`` qk_nope_head_dim + qk_rope_head_dim."""
     value_head_dim: Value
     """Dimension of one value head (= d_h except for ``mla`` and some hybrids)."""
-    window: int | None = None
-    """Tokens that a query sees, itself included; None for full attention."""
+    window: Window = None
+    """Tokens that a query sees, itself included; chunks that it sees its own of; None for full attention."""
     q_lora_rank: Value = 0
     """``mla``: rank of the query compression; 0 if queries are projected directly."""
     kv_lora_rank: Value = 0
@@ -48,6 +50,61 @@ class Attention:
     """Queries are projected to twice their width and gate the output."""
     fitted_head_dim: int = 0
     """d_h as a number, by which fitted kernels are chosen, where ``head_dim`` is a symbol; else 0."""
+    top_k: int = 0
+    """Sparse attention: keys that an indexer chooses for every query; the cache keeps all. 0: a query sees all that its window has."""
+    index_heads: Value = 0
+    """H_I, heads of the indexer; 0 where there is none, or the choice of an earlier layer is taken over."""
+    index_head_dim: Value = 0
+    """d_I, dimension of an indexer's head; it caches one key of it per token, in 8 bits, for all its heads."""
+    keys_are_values: bool = False
+    """Values are the keys before their norm and rotation: one projection less, both are cached (Gemma 4)."""
+
+    @property
+    def reach(self) -> Window:
+        """What a query reads of the keys: its window, or as many as the indexer chooses."""
+        return self.top_k or self.window
+
+
+NO_ATTENTION = Attention("none", 0, 0, 0, 0)
+"""Of a layer without attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateMixer:
+    """A recurrent layer: it keeps a state of fixed size per sequence instead of keys and values.
+
+    ``gdn``: gated delta net (Qwen3-Next; Yang et al., arXiv:2412.06464), S ← g·S + β·k(v − kᵀS)ᵀ per value head, o = qᵀS.
+    ``mamba2``: state-space duality (Dao & Gu, arXiv:2405.21060), S ← a·S + Δ·x·Bᵀ per head, y = S·C, with B and C shared by a group.
+    A causal convolution over ``conv_kernel`` tokens precedes both.
+    """
+
+    kind: Literal["gdn", "mamba2"]
+    heads: Value
+    """H, value heads (``gdn``) or heads (``mamba2``): one state each."""
+    key_heads: Value
+    """G, heads of q and k, or groups of B and C."""
+    key_dim: Value
+    """N, rows of a state: dimension of a key, or ``ssm_state_size``."""
+    value_dim: Value
+    """P, columns of a state: dimension of a value, or of a head."""
+    conv_kernel: int = 4
+    """K, tokens that the convolution sees."""
+    chunk: int = 64
+    """Q, tokens of a chunk of the prefill's scan."""
+    state_bytes: float = 0
+    """Bytes of an element of the state; 0: as activations, as the convolution's inputs always are."""
+    conv_bias: bool = False
+    projection_bias: bool = False
+
+    @property
+    def inner(self) -> Value:
+        """H·P, width of the mixer's values and outputs."""
+        return self.heads * self.value_dim
+
+    @property
+    def conv_width(self) -> Value:
+        """2·G·N + H·P, channels of the convolution."""
+        return 2 * self.key_heads * self.key_dim + self.heads * self.value_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +115,7 @@ class FeedForward:
     ``experts``, and every token also passes the shared expert, if there is one.
     """
 
-    kind: Literal["dense", "moe"]
+    kind: Literal["dense", "moe", "none"]
     intermediate: Value
     """d_ff of a dense layer; d_e, the width of one routed expert, for ``moe``."""
     gated: bool = True
@@ -75,6 +132,12 @@ class FeedForward:
     """The shared expert's output is scaled by a learned gate of d weights (Qwen2-MoE)."""
     router_bias: bool = False
     """One bias per expert in the router (gpt-oss, DeepSeek-V3's correction bias)."""
+    latent: Value = 0
+    """Width that routed experts work in, between two projections from and to d (Nemotron 3 Super); 0: d itself."""
+
+
+NO_FEED_FORWARD = FeedForward("none", 0)
+"""Of a layer without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +178,16 @@ class LayerKind:
     """Norms of width d in the layer (Llama 2, Gemma 2 and 3 have 4, parallel blocks 1)."""
     norm_bias: bool = False
     """LayerNorm with bias instead of RMSNorm."""
+    state: StateMixer | None = None
+    """The recurrent mixer of a layer that has one."""
+    scalars: Value = 0
+    """Learned numbers that are no matrix, bias, norm or sink: scales of a router's inputs and experts (Gemma 4)."""
+
+    @property
+    def mixers(self) -> int:
+        """How many of the two halves of a usual layer there are: what mixes tokens, and the feed-forward."""
+        mixes = self.attention.kind != "none" or self.state is not None
+        return int(mixes) + int(self.feed_forward.kind != "none")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from costmodel.equations.numerics import Value, maximum, minimum
 from costmodel.equations.parameters import AttentionKernel, MixedTiles
-from costmodel.equations.work import Work, attended_pairs
+from costmodel.equations.work import LocalChunks, Work, attended_pairs
 
 
 class MixedSeconds(NamedTuple):
@@ -61,9 +61,11 @@ def mixed_seconds(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> Mix
         blocks = maximum(q / tiles.block_rows, here)
         waves = tiles.heads_per_unit * blocks
         before, growth = c * here, q
+        longest = before + growth
         if window is not None:
-            before, growth = minimum(c, window) * here, minimum(q, window)
-        longest = before + growth if window is None else minimum(c * here + q, window)
+            width = window.size if isinstance(window, LocalChunks) else window
+            before, growth = minimum(c, width) * here, minimum(q, width)
+            longest = minimum(c * here + q, width)
         mean = waves * attended_pairs(q, c, window) / maximum(q, 1)
         tail = maximum(longest - mean, growth * minimum(waves / 2, 1))
         scattered = before * (waves + 1 / (1 + waves) - maximum(waves, 1))

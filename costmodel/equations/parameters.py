@@ -207,6 +207,8 @@ class ExpertGemm:
 class AttentionKernel:
     """The attention of all layers with one window: FLOPs per (query, key) pair in prefill and per KV token in decode.
 
+    An indexer, which gives every key a score for every query, is one of these too.
+
     Attributes:
         window: which of the sums of :class:`~costmodel.equations.work.Work` it uses.
         suffix: added to the operator's name when a model has several kinds, e.g. ``.window_128``.
@@ -230,6 +232,34 @@ class AttentionKernel:
     decode_split: DecodeSplit | DecodeBlocks | None = None
     mixed_tiles: MixedTiles | None = None
     """How prefill and decode share one kernel in steps that have prefill; None where they run one after the other."""
+    name: str = "attention"
+    """What it is called after ``prefill_`` and ``decode_``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateKernel:
+    """The recurrent layers of one kind: a sequence's state is read and written once per step, however long the sequence is.
+
+    Attributes:
+        name: what they are called after ``prefill_`` and ``decode_``.
+        decode_flops: of one token that updates the states of all layers [FLOP].
+        prefill_flops: of one token in the chunked scan [FLOP].
+        state_bytes: that a sequence's states and the inputs of its convolutions take, read and written: 2·(states + inputs) [B].
+        io_bytes_per_token: inputs of the mixer, its gate and its outputs [B].
+        weight_bytes: of the convolutions, read once per step [B].
+        count: layers.
+        prefill_rate, decode_rate: how fast the two kernels run.
+    """
+
+    name: str
+    decode_flops: Value
+    prefill_flops: Value
+    state_bytes: Value
+    io_bytes_per_token: Value
+    weight_bytes: Value
+    count: Value
+    prefill_rate: Rate
+    decode_rate: Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +337,7 @@ class Parameters:
     transfers: tuple[Transfer, ...] = ()
     elementwise: Elementwise | None = None
     overheads: Overheads | None = None
+    states: tuple[StateKernel, ...] = ()
 
     @property
     def windows(self) -> tuple[Window, ...]:

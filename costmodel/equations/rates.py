@@ -56,6 +56,9 @@ class RateSource(Protocol):
     def attention(self, operator: str, suffixes: Sequence[str], peak: Value, bandwidth: Value) -> Rate:
         """Return the rate of an attention kernel by the first of ``suffixes`` that is known; the last stands for all others."""
 
+    def mixer(self, operator: str, dtype: str, peak: Value, bandwidth: Value) -> Rate:
+        """Return the rate of a kernel beside attention that mixes tokens: ``prefill_gdn``, ``decode_mamba2``, ``indexer`` …"""
+
     def prefill_tile(self, rate: Rate, io_bytes_per_token: Value, flops_per_key_row: Value) -> PrefillTile | None:
         """Return the tiled form of prefill attention, None for the plain form.
 
@@ -129,6 +132,10 @@ class DatasheetRates:
         """Return None: the plain form."""
 
     def attention(self, operator: str, suffixes: Sequence[str], peak: Value, bandwidth: Value) -> Rate:
+        """Return the datasheet rate."""
+        return Rate(peak, bandwidth)
+
+    def mixer(self, operator: str, dtype: str, peak: Value, bandwidth: Value) -> Rate:
         """Return the datasheet rate."""
         return Rate(peak, bandwidth)
 
@@ -249,6 +256,31 @@ class CalibratedRates:
                 f"{operator} of latent heads (MLA) at the rates of {rate.calibrated_by}, fitted to grouped heads"
             )
         return rate
+
+    def mixer(self, operator: str, dtype: str, peak: Value, bandwidth: Value) -> Rate:
+        """Return the calibrated rate, or else that of grouped attention.
+
+        Then products as in prefill attention, bytes and launch as in decode attention. Such a rate names no operator of the calibration,
+        because the errors of attention say nothing of it; the borrowing is told.
+        """
+        operators = self.calibration.operators
+        if self.calibration.find(operator, dtype) is not None:
+            return self.kernel(operator, dtype, peak, bandwidth)
+        products, bytes_ = (
+            next((key for name in (dtype, "bf16", "fp16") if (key := f"{kind}_attention.{name}") in operators), None)
+            for kind in ("prefill", "decode")
+        )
+        if products is None or bytes_ is None or "compute_efficiency" not in FORMS[operators[products].form]:
+            self.missing += [operator] if operator not in self.missing else []
+            return Rate(peak, bandwidth)
+        self._borrow(f"{operator} at the efficiencies of attention ({products}, {bytes_})")
+        return Rate(
+            peak,
+            bandwidth,
+            self.number(products, "compute_efficiency"),
+            self.number(bytes_, "bandwidth_efficiency"),
+            self.number(bytes_, "launch_s") * self.launches(),
+        )
 
     def grouped(self, rate: Rate) -> GroupedExperts | None:
         """Return the grouped form where the calibration has it: τ rows of padding and a time per expert touched."""

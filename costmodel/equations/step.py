@@ -23,6 +23,7 @@ from costmodel.equations.parameters import (
     OperatorGroup,
     Parameters,
     Rate,
+    StateKernel,
     Transfer,
 )
 from costmodel.equations.work import Work, longest_kv
@@ -121,6 +122,8 @@ def step_operators(parameters: Parameters, work: Work) -> list[OperatorTime[Any]
         )
     for kernel in parameters.attention:
         operators += _attention(kernel, work)
+    for state in parameters.states:
+        operators += _recurrent(state, work)
     operators += [_transfer(transfer, tokens) for transfer in parameters.transfers]
     if (elementwise := parameters.elementwise) is not None:
         moved = elementwise.bytes_per_token * tokens
@@ -254,7 +257,7 @@ def _prefill_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]
 
     The bytes of a chunk are those of half a tile at least, smooth_max(n, T/2, 4) tokens, summed as if chunks were alike.
     """
-    name, rate, tile = "prefill_attention" + kernel.suffix, kernel.prefill_rate, kernel.prefill_tile
+    name, rate, tile = f"prefill_{kernel.name}{kernel.suffix}", kernel.prefill_rate, kernel.prefill_tile
     flops = kernel.flops_per_pair * work.pairs[kernel.window]
     moved = kernel.kv_bytes_per_token * work.prefill_kv[kernel.window]
     launches = kernel.count * minimum(work.prefills, 1)
@@ -280,7 +283,7 @@ def _mixed_attention(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> 
 
     Where arrays or symbols leave open whether a step has prefill, a step without runs its decode attention as always.
     """
-    name, rate, mixed = "prefill_attention" + kernel.suffix, kernel.prefill_rate, minimum(work.prefills, 1)
+    name, rate, mixed = f"prefill_{kernel.name}{kernel.suffix}", kernel.prefill_rate, minimum(work.prefills, 1)
     time = mixed_seconds(kernel, tiles, work)
     flops = kernel.flops_per_pair * work.pairs[kernel.window]
     moved = kernel.kv_bytes_per_token * work.prefill_kv[kernel.window]
@@ -308,7 +311,7 @@ def _decode_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
 
     Blocks: KV bytes with padding or, where a context stays on one multiprocessor, its keys one after another; and further kernels.
     """
-    name, rate, split = "decode_attention" + kernel.suffix, kernel.decode_rate, kernel.decode_split
+    name, rate, split = f"decode_{kernel.name}{kernel.suffix}", kernel.decode_rate, kernel.decode_split
     read = work.decode_kv[kernel.window]
     flops, moved = kernel.flops_per_kv_token * read, kernel.kv_bytes_per_token * read
     launches = kernel.count * minimum(work.decodes, 1)
@@ -334,6 +337,44 @@ def _decode_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
     fixed = rate.launch * launches + saturating
     seconds = maximum(compute, memory) + fixed
     return OperatorTime(name, "attention", flops, moved, seconds, compute, memory, fixed, rate.calibrated_by)
+
+
+def _recurrent(state: StateKernel, work: Work) -> list[OperatorTime[Any]]:
+    """Recurrent layers: one kernel that scans the prompts in chunks, one that updates the states of decoding sequences.
+
+    Either reads and writes the state of each of its sequences once; the weights of the convolutions are read by whichever runs.
+    """
+    operators = []
+    if not is_zero(work.prefills):
+        tokens = work.tokens - work.decodes
+        moved = state.state_bytes * work.prefills + state.io_bytes_per_token * tokens
+        some = minimum(work.prefills, 1)
+        moved = moved + state.weight_bytes * some
+        operators.append(
+            _kernel(
+                f"prefill_{state.name}",
+                "attention",
+                state.prefill_flops * tokens,
+                moved,
+                state.count * some,
+                state.prefill_rate,
+            )
+        )
+    if not is_zero(work.decodes):
+        moved = (state.state_bytes + state.io_bytes_per_token) * work.decodes
+        some = minimum(work.decodes, 1)
+        moved = moved + state.weight_bytes * some
+        operators.append(
+            _kernel(
+                f"decode_{state.name}",
+                "attention",
+                state.decode_flops * work.decodes,
+                moved,
+                state.count * some,
+                state.decode_rate,
+            )
+        )
+    return operators
 
 
 def _transfer(transfer: Transfer, tokens: Value) -> OperatorTime[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodel.equations.numerics import Value, is_zero, minimum, total
-from costmodel.equations.work import Window
+from costmodel.equations.work import LocalChunks, Window, attended_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,10 @@ def textbook_prefill(model: Textbook, tokens: Value, cached: Value = 0) -> Value
 
 
 def _causal_area(tokens: Value, window: Window) -> Value:
-    """Return ∫₀ⁿ min(x, w) dx: n²/2, or n·w − w²/2 beyond the window."""
+    """Return ∫₀ⁿ min(x, w) dx: n²/2, or n·w − w²/2 beyond the window; in local chunks ⌊n/w⌋·w²/2 + (n mod w)²/2."""
     if window is None:
         return tokens * tokens / 2
+    if isinstance(window, LocalChunks):
+        return attended_pairs(tokens, 0, window) - tokens / 2
     inside = minimum(tokens, window)
     return inside * inside / 2 + (tokens - inside) * window

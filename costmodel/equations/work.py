@@ -9,10 +9,43 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from costmodel.equations.numerics import Value, maximum, minimum, total
+from costmodel.equations.numerics import Value, ceil, maximum, minimum, total
 
-Window = int | None
-"""Width of a sliding window in tokens, the query itself included; None for full attention."""
+
+@dataclass(frozen=True, slots=True)
+class LocalChunks:
+    """Chunked local attention (Llama 4): a query at position p sees the (p mod w) + 1 tokens of its own chunk of w."""
+
+    size: int
+    """w [tokens]."""
+
+
+Window = int | LocalChunks | None
+"""Width of a sliding window in tokens, the query itself included, or local chunks; None for full attention."""
+
+
+def window_name(window: Window) -> str:
+    """Return how a window is called in the names of operators and columns: ``full``, ``window_128``, ``chunks_8192``."""
+    if window is None:
+        return "full"
+    return f"chunks_{window.size}" if isinstance(window, LocalChunks) else f"window_{window}"
+
+
+def seen_tokens(context: Value, window: Window = None) -> Value:
+    """Return the KV tokens that one query sees that has ``context`` tokens before it, itself included.
+
+    c + 1; min(c + 1, w) in a sliding window; c − w·⌊c/w⌋ + 1 in local chunks.
+    """
+    if window is None:
+        return context + 1
+    if isinstance(window, LocalChunks):
+        return context - _chunks_start(context, window.size) + 1
+    return minimum(context + 1, window)
+
+
+def _chunks_start(position: Value, size: int) -> Value:
+    """Return where the local chunk of a position begins: w·⌊p/w⌋."""
+    return -(size * ceil(-1 * position / size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +96,41 @@ def attended_pairs(tokens: Value, cached: Value, window: Window = None) -> Value
     """Return the (query, key) pairs that a causal chunk attends: Σ_{j=1…q} min(c + j, w).
 
     Full attention: q·c + q(q + 1)/2. In a window w, with s = min(max(w − c, 0), q) queries that still see everything before them:
-    s·c + s(s + 1)/2 + (q − s)·w.
+    s·c + s(s + 1)/2 + (q − s)·w. In local chunks of w the sum over positions is S(c + q) − S(c), with
+    S(n) = ⌊n/w⌋·w(w + 1)/2 + r(r + 1)/2 and r = n mod w.
 
     Args:
         tokens: q, queries in the chunk [tokens].
         cached: c, keys before the chunk [tokens].
-        window: w [tokens]; None for full attention.
+        window: w [tokens], or local chunks; None for full attention.
     """
     if window is None:
         return tokens * cached + tokens * (tokens + 1) / 2
+    if isinstance(window, LocalChunks):
+        return _chunked_pairs(cached + tokens, window.size) - _chunked_pairs(cached, window.size)
     growing = minimum(maximum(window - cached, 0), tokens)
     return growing * cached + growing * (growing + 1) / 2 + (tokens - growing) * window
 
 
+def _chunked_pairs(tokens: Value, size: int) -> Value:
+    """Return the pairs of the first n positions in local chunks: ⌊n/w⌋·w(w + 1)/2 + r(r + 1)/2."""
+    start = _chunks_start(tokens, size)
+    rest = tokens - start
+    return start * (size + 1) / 2 + rest * (rest + 1) / 2
+
+
 def chunk_kv(tokens: Value, cached: Value, window: Window = None) -> Value:
-    """Return the KV tokens that a chunk reads: c + q, or min(c, w − 1) + q in a window; 0 for an empty chunk."""
-    reached = cached if window is None else minimum(cached, window - 1)
+    """Return the KV tokens that a chunk reads: c + q, min(c, w − 1) + q in a window, c mod w + q in local chunks; 0 for an empty one."""
+    if isinstance(window, LocalChunks):
+        reached = cached - _chunks_start(cached, window.size)
+    else:
+        reached = cached if window is None else minimum(cached, window - 1)
     return (reached + tokens) * minimum(tokens, 1)
 
 
 def decode_kv(decodes: Decodes, window: Window = None) -> Value:
     """Return the KV tokens that decoding sequences read: count·min(context + 1, w)."""
-    seen = decodes.context + 1
-    return decodes.count * (seen if window is None else minimum(seen, window))
+    return decodes.count * seen_tokens(decodes.context, window)
 
 
 def longest_kv(chunks: Iterable[Chunk], window: Window = None) -> Value:
@@ -93,7 +138,8 @@ def longest_kv(chunks: Iterable[Chunk], window: Window = None) -> Value:
     longest: Value = None
     for chunk in chunks:
         seen = (chunk.cached + chunk.tokens) * minimum(chunk.tokens, 1)
-        seen = seen if window is None else minimum(seen, window)
+        if window is not None:
+            seen = minimum(seen, window.size if isinstance(window, LocalChunks) else window)
         longest = seen if longest is None else maximum(longest, seen)
     return 0 if longest is None else longest
 

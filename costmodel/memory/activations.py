@@ -5,6 +5,7 @@ larger of the two peaks free (``profile_run`` and ``_dummy_sampler_run`` in vllm
 vocabulary, b_a bytes per activation::
 
     layers   M·b_a·(3·d_ff/t + 3·d)              gate and up (2·d_ff), their product (d_ff), input, residual and output
+    states   M·b_a·(2·(2·G·N + H·P) + 2·H·P)/t   instead of 3·d_ff/t where that is less, in recurrent layers
     experts  M·k·b_a·(max(d_e/t, d) + max(2·d_e/t, d))   the two workspaces of vLLM's Triton experts, instead of 3·d_ff/t
     sampler  V·R·(b_a + 12)                      logits, their float32 copy, probabilities, exponential noise
              + 4·V·min(SMs, R)                   buffer of the top-k/top-p kernel (since 0.17)
@@ -48,8 +49,10 @@ def _inner_elements(deployment: Deployment, kind: LayerKind, rules: VllmRules) -
     """Return the elements per token inside a feed-forward layer."""
     ff, hidden = kind.feed_forward, deployment.architecture.hidden
     inwards = 2 if ff.gated else 1
-    dense = (ff.intermediate if ff.kind == "dense" else ff.shared_intermediate) * (inwards + 1) / deployment.tp
-    if ff.kind == "dense":
+    dense = (ff.shared_intermediate if ff.kind == "moe" else ff.intermediate) * (inwards + 1) / deployment.tp
+    if kind.state is not None:  # what the convolution reads and writes, the gate and the outputs
+        dense = max(dense, (2 * kind.state.conv_width + 2 * kind.state.inner) / deployment.tp)
+    if ff.kind != "moe":
         return float(dense)
     routed = _workspace_elements(deployment, kind)
     if not rules.kept_workspace:  # until 0.16 the smaller of the two buffers has no room for the output

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from costmodel.deployment import Deployment, divides
+from costmodel.deployment import Deployment, divides, most_gpus
 from costmodel.engine import GIB
 from costmodel.memory.capacity import Capacity
 from costmodel.memory.documents import MemoryAdvice, MemoryPlan
@@ -42,7 +42,7 @@ def advise(deployment: Deployment, settings: EngineSettings, made: Capacity, aga
     found += _first("--kv-dtype", [("kv_dtype", "fp8")], again, deployment.kv_dtype != "fp8" and longest > 0)
     found += _first("--dtype", [("dtype", name) for name in DTYPES if name != deployment.dtype], again)
     architecture, ep = deployment.architecture, deployment.ep
-    most = max(int(kind.attention.query_heads) for kind in architecture.kinds)
+    most = most_gpus(architecture)
     sizes = [size for size in range(deployment.tp + 1, min(most, MOST_GPUS) + 1) if divides(architecture, size, ep)]
     found += _first("--tp", [("tp", size) for size in sizes], again)
     stages = [size for size in (2, 4, 8, 16, 32) if deployment.pp < size <= architecture.layer_count]

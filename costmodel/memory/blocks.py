@@ -2,6 +2,11 @@
 
 Layers with the same window form groups of equal size that draw blocks from one pool; a block holds ``block_tokens`` tokens of every layer
 of one group. Source: vllm/v1/core/kv_cache_utils.py (0.32), ``get_kv_cache_groups``, ``get_max_concurrency_for_kv_cache_config``.
+
+A recurrent layer keeps a state per sequence instead. It takes a block of the same pool, so blocks are made long enough for one: multiples
+of the block size until a block of an attention layer is as large as a state, which is padded to it (``_align_hybrid_block_size`` of
+vllm/platforms/interface.py). With prefix caching, vLLM's default, a sequence has two such blocks: its state, and the one it began the block
+with (``MambaSpec.max_memory_usage_bytes``, cache mode ``align``).
 """
 
 from __future__ import annotations
@@ -11,15 +16,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from costmodel.architecture.counts import kv_elements_per_token
+from costmodel.architecture.counts import layer_kv_bytes, state_bytes_per_sequence
 from costmodel.deployment import Deployment
 from costmodel.equations.numerics import Value, minimum
+from costmodel.equations.work import LocalChunks, Window
 from costmodel.memory.weights import stage_patterns
 
 BLOCK_TOKENS = 16
 """Tokens per KV block, vLLM's default on GPUs."""
 CPU_BLOCK_TOKENS = 128
 """Likewise on CPUs (vllm/platforms/cpu.py)."""
+STATE_BLOCKS = 2
+"""Blocks of a recurrent group that a sequence has with prefix caching."""
+LATENT_ALIGNMENT = 128
+"""Blocks of latent attention beside recurrent layers are multiples of so many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +40,29 @@ class KvGroup:
         window: tokens that a query sees; None for full attention.
         block_tokens: tokens of one block.
         layers: layer number and bytes of one of its blocks (page), in order.
+        states: blocks that a sequence has, whatever its length, of recurrent layers; 0 for attention.
     """
 
-    window: int | None
+    window: Window
     block_tokens: int
     layers: tuple[tuple[int, int], ...]
+    states: int = 0
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether it keeps every token of a sequence."""
+        return self.window is None and not self.states
 
     def blocks_of(self, tokens: Value, in_flight: Value) -> Value:
         """Return the blocks that a sequence of ``tokens`` needs while ``in_flight`` of them are being computed; arrays too.
 
-        Full: ⌈tokens/block⌉. Window w: ⌈min(w − 1 + in_flight, tokens)/block⌉ + 1, since it may begin inside a block.
+        Full: ⌈tokens/block⌉. Window w: ⌈min(w − 1 + in_flight, tokens)/block⌉ + 1, since it may begin inside a block. Local chunks of w
+        begin with a block: ⌈min(w + in_flight, tokens)/block⌉ (kv_cache_interface.py, ``ChunkedLocalAttentionSpec``).
         """
+        if self.states:
+            return self.states + 0 * tokens
+        if isinstance(self.window, LocalChunks):
+            return kv_blocks(minimum(self.window.size + in_flight, tokens), self.block_tokens)
         if self.window is None:
             return kv_blocks(tokens, self.block_tokens)
         return kv_blocks(minimum(self.window - 1 + in_flight, tokens), self.block_tokens) + 1
@@ -55,10 +77,10 @@ def stage_kv_bytes(deployment: Deployment, stage: int) -> float:
     """Return KV-cache bytes per token on one GPU of a stage, every layer keeping it [B]."""
     kinds = deployment.architecture.kinds
     elements = sum(
-        kv_elements_per_token(kinds[index].attention, deployment.tp) * layers
+        layer_kv_bytes(kinds[index].attention, deployment.kv_bytes, deployment.tp) * layers
         for index, layers in Counter(stage_patterns(deployment)[stage]).items()
     )
-    return float(elements * deployment.kv_bytes)
+    return float(elements)
 
 
 @lru_cache(maxsize=1024)
@@ -67,32 +89,54 @@ def kv_groups(deployment: Deployment, block_tokens: int = BLOCK_TOKENS, hybrid: 
 
     One group where all layers have the same window, or the hybrid allocator is off. Else pages are made equal (a smaller page gets more
     tokens per block, or is padded), and layers of each window are dealt to groups of as many layers as the rarest window has, or as the
-    commonest where that is less than 1.5 times as many.
+    commonest where that is less than 1.5 times as many. Recurrent layers are a kind of window of their own, with one state for a block.
     """
-    pages = []
-    for index in deployment.architecture.pattern:
-        attention = deployment.architecture.kinds[index].attention
-        page = round(kv_elements_per_token(attention, deployment.tp) * deployment.kv_bytes * block_tokens)
-        pages.append((attention.window if hybrid else None, page))
-    windows = {window for window, _ in pages}
-    if len(windows) == 1:
-        layers = tuple((number, page) for number, (_, page) in enumerate(pages))
-        return (KvGroup(windows.pop(), block_tokens, layers),)
-    largest = max(page for _, page in pages)
-    buckets: dict[tuple[int | None, int], list[int]] = {}
-    for number, (window, page) in enumerate(pages):
+    architecture, tp = deployment.architecture, deployment.tp
+    tokens_of: list[tuple[int, Window, float]] = []
+    states: list[tuple[int, float]] = []
+    for number, index in enumerate(architecture.pattern):
+        kind = architecture.kinds[index]
+        if kind.attention.kind != "none":
+            each = layer_kv_bytes(kind.attention, deployment.kv_bytes, tp)
+            tokens_of.append((number, kind.attention.window if hybrid else None, float(each)))
+        if kind.state is not None:
+            size = state_bytes_per_sequence(kind.state, deployment.activation_bytes, tp)
+            states.append((number, float(size)))
+    if states:
+        block_tokens = _stretched(deployment, block_tokens, tokens_of, max(size for _, size in states))
+    pages = [(number, window, round(each * block_tokens)) for number, window, each in tokens_of]
+    windows = {window for _, window, _ in pages}
+    if len(windows) == 1 and not states:
+        return (KvGroup(windows.pop(), block_tokens, tuple((number, page) for number, _, page in pages)),)
+    largest = max([page for *_, page in pages] + [-int(-size // 1) for _, size in states])
+    buckets: dict[tuple[Window, int, int], list[int]] = {}
+    for number, window, page in pages:
         tokens = block_tokens * (largest // page) if largest % page == 0 else block_tokens
-        buckets.setdefault((window, tokens), []).append(number)
+        buckets.setdefault((window, tokens, 0), []).append(number)
+    if states:
+        buckets[None, block_tokens, STATE_BLOCKS] = [number for number, _ in states]
     counts = [len(numbers) for numbers in buckets.values()]
     size = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
     groups = []
-    for (window, tokens), numbers in buckets.items():
+    for (window, tokens, kept), numbers in buckets.items():
         dealt = int(kv_blocks(len(numbers), size))
         groups += [
-            KvGroup(window, tokens, tuple((number, largest) for number in numbers[start::dealt]))
+            KvGroup(window, tokens, tuple((number, largest) for number in numbers[start::dealt]), kept)
             for start in range(dealt)
         ]
     return tuple(groups)
+
+
+def _stretched(
+    deployment: Deployment, block_tokens: int, tokens_of: Sequence[tuple[int, Window, float]], state: float
+) -> int:
+    """Return the tokens of a block that is at least as large as a state in the smallest layer that keeps tokens."""
+    if not tokens_of:
+        return block_tokens
+    latent = any(kind.attention.kind == "mla" for kind in deployment.architecture.kinds)
+    step = max(block_tokens, LATENT_ALIGNMENT) if latent else block_tokens
+    each = min(size for *_, size in tokens_of)
+    return step * max(int(-(-state // (step * each))), 1)
 
 
 def stage_groups(groups: Sequence[KvGroup], first: int, layers: int) -> tuple[KvGroup, ...]:

@@ -20,6 +20,7 @@ class Capacity:
         block_bytes: of every stage [B].
         stage_blocks: blocks that every stage could hold.
         blocks: of the pool: those of the stage with fewest.
+        tokens: that it holds if every layer keeps every token.
         per_sequence: blocks of the longest sequence.
         longest: longest sequence that fits.
     """
@@ -29,6 +30,7 @@ class Capacity:
     block_bytes: tuple[int, ...]
     stage_blocks: tuple[int, ...]
     blocks: int
+    tokens: int
     per_sequence: int
     longest: int
 
@@ -54,6 +56,7 @@ def capacity_of(deployment: Deployment, settings: EngineSettings, longest: int) 
         pool.block_bytes,
         tuple(map(int, pool.stage_blocks)),
         blocks,
+        int(pool.tokens),
         sequence_blocks(pool.groups, longest, settings.in_flight),
         longest_sequence(
             pool.groups, blocks + (settings.engine != "vllm"), settings.in_flight, allowed

@@ -158,12 +158,17 @@ def make_settings(
     return replace(settings, eager=bool(enforce_eager), hybrid=bool(hybrid_kv_cache)), longest
 
 
+def _block_tokens(settings: EngineSettings, made: Capacity) -> int:
+    """Return the tokens of a block: as they are set, unless states make them longer."""
+    if not any(group.states for group in made.groups):
+        return settings.block_tokens
+    return min(group.block_tokens for group in made.groups)
+
+
 def _document(deployment: Deployment, settings: EngineSettings, longest: int, made: Capacity) -> MemoryPlan:
     concurrency = made.blocks / made.per_sequence
-    if settings.engine == "vllm" and settings.rules.tokens_by_concurrency:
-        tokens = int(concurrency * longest)
-    else:
-        tokens = made.blocks // len(made.groups) * min(group.block_tokens for group in made.groups)
+    by_concurrency = settings.engine == "vllm" and settings.rules.tokens_by_concurrency
+    tokens = int(concurrency * longest) if by_concurrency else made.tokens
     stage, null_block = made.fullest, settings.engine == "vllm"
     budget, patterns = made.budgets[stage], stage_patterns(deployment)
     memory = MemoryPlanInfo(
@@ -176,7 +181,7 @@ def _document(deployment: Deployment, settings: EngineSettings, longest: int, ma
         kv_available_bytes=budget.available,
         kv_bytes_per_token=stage_kv_bytes(deployment, stage),
         kv_blocks=made.blocks,
-        kv_block_tokens=settings.block_tokens,
+        kv_block_tokens=_block_tokens(settings, made),
         kv_groups=len(made.groups),
         kv_tokens=tokens,
         kv_blocks_per_sequence=made.per_sequence,

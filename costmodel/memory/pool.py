@@ -51,8 +51,12 @@ class Pool:
 
     @property
     def tokens(self) -> Value:
-        """Tokens that it holds if every layer keeps every token."""
-        return self.blocks // len(self.groups) * min(group.block_tokens for group in self.groups)
+        """Tokens that it holds if every layer keeps every token; of one sequence, where there are states."""
+        states = sum(group.states for group in self.groups)
+        kept = [group.block_tokens for group in self.groups if not group.states]
+        if not kept:
+            return 0 * self.blocks
+        return maximum(self.blocks - states, 0) // len(kept) * min(kept)
 
     def stream(self, context: Value) -> Value:
         """Return the blocks of a sequence that decodes at ``context``, its next token included."""
@@ -111,7 +115,7 @@ def workload_settings(
 
 def _block_bytes(deployment: Deployment, settings: EngineSettings, groups: tuple[KvGroup, ...]) -> int:
     """Return the bytes of a block on one GPU of a stage; SGLang gives windowed layers fewer tokens [B]."""
-    if settings.engine != "sglang" or not settings.hybrid:
+    if settings.engine != "sglang" or not settings.hybrid or any(group.states for group in groups):
         return block_bytes(groups)
     windows = {
         number: deployment.architecture.kinds[index].attention.window

@@ -100,4 +100,6 @@ def _up(value: float, step: int) -> float:
 def _rotary_width(kind: LayerKind) -> float:
     """Return the width of a row of the rotary table: half sines, half cosines."""
     attention = kind.attention
+    if attention.kind == "none":
+        return 0.0
     return float(attention.rope_head_dim if attention.kind == "mla" else attention.head_dim)

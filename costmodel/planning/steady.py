@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodel.checks import MAX_SECONDS, positive, whole
-from costmodel.equations.work import Chunk
+from costmodel.equations.work import Chunk, seen_tokens
 from costmodel.simulation.clock import Clock, decode_alike
 from costmodel.spike import mixed_steps, step_count, tallest_candidates, visibility
 
@@ -59,16 +59,11 @@ def mixed_s(clock: Clock, load: Steady, chunks: Sequence[Chunk]) -> float:
     decodes, alone = load.streams, [chunk for chunk in chunks if chunk.tokens == 1]
     reads = []
     for window in clock.windows:
-        read = load.streams * (load.context + 1 if window is None else min(load.context + 1, window))
-        reads.append(read + sum(_seen(chunk, window) for chunk in alone))
+        read = load.streams * seen_tokens(load.context, window)
+        reads.append(read + sum(seen_tokens(chunk.cached, window) for chunk in alone))
     sizes = [(int(chunk.tokens), int(chunk.cached)) for chunk in chunks if chunk.tokens != 1]
     decodes += len(alone)
     return clock.mixed(sizes, decodes, reads) if sizes else clock.decode(decodes, reads)
-
-
-def _seen(chunk: Chunk, window: int | None) -> float:
-    read = chunk.cached + 1
-    return float(read if window is None else min(read, window))
 
 
 def longest_gap_s(clock: Clock, load: Steady, budget: int) -> float:

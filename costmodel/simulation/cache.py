@@ -114,6 +114,10 @@ def _worked_out(
     starts = pool.longest(longest) if longest and options.get("engine", "vllm") == "vllm" else longest
     said = hints.of_start(starts, longest) if starts < longest else ""
     seats = seats_of(pool)
+    # A block of the layers that keep everything may hold more tokens than were asked for: as many as a state is large.
+    settings = replace(
+        settings, block_tokens=min(group.block_tokens for group in pool.groups if group.keeps_all or seats.spare)
+    )
     aside = seats.set_aside(prompt, pool.settings.in_flight)
     blocks = max(int(pool.usable) - aside, 0) // seats.full
     blocks = max(blocks, load.blocks(seats, settings.block_tokens) if background else 0)

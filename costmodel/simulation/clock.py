@@ -10,7 +10,7 @@ from costmodel.equations.numerics import total
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.recording import Recorded, Recorder
 from costmodel.equations.step import step_operators
-from costmodel.equations.work import Chunk, Window, Work, attended_pairs, chunk_kv
+from costmodel.equations.work import Chunk, Window, Work, attended_pairs, chunk_kv, seen_tokens
 from costmodel.rungs import total_seconds
 
 MOST_CHUNKS = 12
@@ -62,7 +62,7 @@ class Clock(Protocol):
 
 def decode_alike(clock: Clock, sequences: int, context: float) -> float:
     """Return the time of a decode step of ``sequences`` ≥ 1 sequences that each have ``context`` tokens in the cache [s]."""
-    reads = [sequences * (context + 1 if width is None else min(context + 1, width)) for width in clock.windows]
+    reads = [sequences * seen_tokens(context, window) for window in clock.windows]
     return clock.decode(sequences, reads)
 
 

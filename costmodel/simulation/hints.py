@@ -48,6 +48,11 @@ def of_windows(seats: Seats, aside: int) -> tuple[str, ...]:
         )
     if not seats.windowed:
         return ()
+    if all(group.states for group in seats.windowed):
+        states = sum(group.states for group in seats.windowed)
+        return (
+            f"recurrent layers take {states} KV blocks of every sequence, however long it is, beside those of its tokens",
+        )
     return (
         "layers with a window take their KV blocks for the whole length of a sequence from its first token on, which is at most what they "
         f"need; {aside:,} blocks are set aside for one prompt being prefilled, and several at once may take more",

@@ -15,13 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from costmodel.equations.work import seen_tokens
 from costmodel.simulation.clock import Clock
 from costmodel.simulation.requests import Request, Source
 from costmodel.simulation.settings import Settings
 from costmodel.simulation.states import Batch, State
 from costmodel.simulation.stepping import Engine, Progress
 from costmodel.simulation.tally import Tally
-from costmodel.simulation.windows import Window
+from costmodel.simulation.windows import follow
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ class JumpingEngine(Engine):
         """Growing members that take a block when ``count`` mod block size is the index."""
         self.ends: list[tuple[int, int, State]] = []
         """Heap of (``count`` at the end, serial number, member)."""
-        self.windows = [Window(width) for width in clock.windows if width is not None]
+        self.windows = [follow(window) for window in clock.windows if window is not None]
         self.held_reads = [0.0] * len(clock.windows)
         self.steady: list[State] = []
         """Members whose context is held."""
@@ -318,7 +319,7 @@ class JumpingEngine(Engine):
         self.held_counting += sign * self.tally.counts(state.request)
         tokens = state.request.prompt + 1
         for index, window in enumerate(self.clock.windows):
-            self.held_reads[index] += sign * (tokens if window is None else min(tokens, window))
+            self.held_reads[index] += sign * seen_tokens(tokens - 1, window)
         if sign > 0:
             self.steady.append(state)
 

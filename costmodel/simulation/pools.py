@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from costmodel.architecture.counts import kv_bytes_per_token
+from costmodel.architecture.counts import kv_bytes_per_token, state_bytes
 from costmodel.checks import positive, whole
 from costmodel.hardware.errors import InputError
 from costmodel.simulation.requests import Listed, Request, Source
@@ -45,7 +45,7 @@ class Pools:
 
 
 def transfer_seconds(server: Server, pools: Pools, prompt: int) -> float:
-    """Return the time in which the KV cache of a prompt travels: latency + tokens·bytes/bandwidth [s].
+    """Return the time in which the KV cache of a prompt travels: latency + (tokens·bytes + states)/bandwidth [s].
 
     Every GPU of a server sends its share at the same time. Fixed step times say nothing of bytes: only the latency counts.
     """
@@ -53,6 +53,7 @@ def transfer_seconds(server: Server, pools: Pools, prompt: int) -> float:
     if deployment is None:
         return pools.latency
     moved = kv_bytes_per_token(deployment.architecture, deployment.kv_bytes) * prompt
+    moved = moved + state_bytes(deployment.architecture, float(deployment.activation_bytes))
     return pools.latency + float(moved) / _bandwidth(server, pools)
 
 

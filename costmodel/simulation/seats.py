@@ -1,4 +1,4 @@
-"""Blocks that a simulated sequence takes for layers with a window.
+"""Blocks that a simulated sequence takes for layers with a window, and for recurrent ones.
 
 The simulator counts one block for so many tokens of the layers that keep everything. What layers with a window take of the same pool is
 counted once per sequence, from its first token to its last: what it takes at its full length, min(tokens, window − 1 + in flight) in whole
@@ -19,7 +19,7 @@ class Seats:
     """What a sequence takes whatever it has in the cache so far.
 
     Attributes:
-        windowed: groups of layers with a window.
+        windowed: groups of layers with a window, or with states.
         full: groups that keep everything; a simulated block is one of each.
         spare: blocks beside those of ``windowed``.
         in_flight: tokens of a decoding sequence that are on their way at once.
@@ -48,7 +48,7 @@ NO_SEATS = Seats()
 
 def seats_of(pool: Pool) -> Seats:
     """Return the seats of a pool; where all layers have a window, they count as if they kept everything."""
-    windowed = tuple(group for group in pool.groups if group.window is not None)
+    windowed = tuple(group for group in pool.groups if not group.keeps_all)
     full = len(pool.groups) - len(windowed)
     if not full:
         return Seats(full=len(windowed), spare=len(windowed))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import NamedTuple
 
+from costmodel.equations.work import seen_tokens
 from costmodel.simulation.blocks import Key
 from costmodel.simulation.clock import Clock
 from costmodel.simulation.requests import Delayed, Request, Source
@@ -257,7 +258,12 @@ class Engine(Scheduler):
                 continue
             decodes += 1
             for index, window in enumerate(clock.windows):
-                reads[index] += cached + 1 if window is None else min(cached + 1, window)
+                if window is None:
+                    reads[index] += cached + 1
+                elif isinstance(window, int):
+                    reads[index] += min(cached + 1, window)
+                else:
+                    reads[index] += seen_tokens(cached, window)
         duration = clock.mixed(chunks, decodes, reads) if chunks else clock.decode(decodes, reads)
         batch.start, batch.end = time, time + duration
         self.last_end = batch.end

@@ -1,9 +1,11 @@
-"""What a flock of decoding requests reads in layers with a sliding window."""
+"""What a flock of decoding requests reads in layers with a sliding window, or with local chunks."""
 
 from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
+
+from costmodel.equations.work import LocalChunks
 
 
 @dataclass(slots=True)
@@ -54,3 +56,62 @@ class Window:
         while self.full_at and self.left.get(self.full_at[0]):
             self.left[heapq.heappop(self.full_at)] -= 1
         return self.full_at[0] - count if self.full_at else 1 << 40
+
+
+@dataclass(slots=True)
+class Local:
+    """What the flock reads in the layers of one kind of local chunks: a member's part grows to w and begins again at one.
+
+    Attributes:
+        width: w [tokens].
+        read: Σ (computed mod w) + 1 of the flock's next step [tokens].
+        growing: members.
+        full_at: heap of the counts at which some of them begin a chunk.
+        starts: how many do at each of them.
+    """
+
+    width: int
+    read: int = 0
+    growing: int = 0
+    full_at: list[int] = field(default_factory=list)
+    starts: dict[int, int] = field(default_factory=dict)
+
+    def join(self, computed: int, count: int) -> None:
+        """Add a member with ``computed`` tokens."""
+        into = computed % self.width
+        self.read += into + 1
+        self.growing += 1
+        self._start(count + self.width - into, 1)
+
+    def leave(self, computed: int, count: int) -> None:
+        """Take a member out."""
+        into = computed % self.width
+        self.read -= into + 1
+        self.growing -= 1
+        self.starts[count + self.width - into] -= 1
+
+    def advance(self, steps: int, count: int) -> None:
+        """Let ``steps`` steps pass, of which none but the last may end a member's chunk; ``count`` is the number after them."""
+        self.read += self.growing * steps
+        while self.full_at and self.full_at[0] <= count:
+            members = self.starts.pop(heapq.heappop(self.full_at))
+            self.read -= self.width * members
+            if members:
+                self._start(count + self.width, members)
+
+    def steps_left(self, count: int) -> int:
+        """Return the steps until a member's chunk ends."""
+        while self.full_at and not self.starts[self.full_at[0]]:
+            del self.starts[heapq.heappop(self.full_at)]
+        return self.full_at[0] - count if self.full_at else 1 << 40
+
+    def _start(self, at: int, members: int) -> None:
+        if at not in self.starts:
+            self.starts[at] = 0
+            heapq.heappush(self.full_at, at)
+        self.starts[at] += members
+
+
+def follow(window: int | LocalChunks) -> Window | Local:
+    """Return what keeps account of a flock's reads in layers with this window."""
+    return Local(window.size) if isinstance(window, LocalChunks) else Window(window)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from costmodel.architecture.formats import WeightFormat
-from costmodel.architecture.types import Architecture, Attention, FeedForward
+from costmodel.architecture.types import Architecture, Attention, FeedForward, StateMixer
 from costmodel.deployment import Deployment, Hardware
 from costmodel.dtypes import main_format
 from costmodel.symbolic.nomenclature import symbol
@@ -84,6 +84,7 @@ def _symbolic_architecture(architecture: Architecture, symbols: Symbols) -> Arch
             kind,
             attention=_symbolic_attention(kind.attention, make),
             feed_forward=_symbolic_feed_forward(kind.feed_forward, make),
+            state=None if kind.state is None else _symbolic_state(kind.state, make),
         )
         for kind in architecture.kinds
     )
@@ -103,7 +104,19 @@ def _symbolic_attention(attention: Attention, make: Callable[[str, Any], Any]) -
         q_lora_rank=make("r_q", attention.q_lora_rank),
         kv_lora_rank=make("r_kv", attention.kv_lora_rank),
         rope_head_dim=make("d_r", attention.rope_head_dim),
+        index_heads=make("H_I", attention.index_heads),
+        index_head_dim=make("d_I", attention.index_head_dim),
         fitted_head_dim=attention.head_dim,
+    )
+
+
+def _symbolic_state(state: StateMixer, make: Callable[[str, Any], Any]) -> StateMixer:
+    return replace(
+        state,
+        heads=make("H_s", state.heads),
+        key_heads=make("G_s", state.key_heads),
+        key_dim=make("N_s", state.key_dim),
+        value_dim=make("P_s", state.value_dim),
     )
 
 
@@ -114,4 +127,5 @@ def _symbolic_feed_forward(ff: FeedForward, make: Callable[[str, Any], Any]) -> 
         experts=make("E", ff.experts),
         experts_per_token=make("k", ff.experts_per_token),
         shared_intermediate=make("d_s", ff.shared_intermediate),
+        latent=make("d_l", ff.latent),
     )

@@ -179,7 +179,7 @@ def symbolic_textbook(deployment: Deployment, params: float | None = None) -> tu
         kinds = [
             (kind, count)
             for kind, count in zip(deployment.architecture.kinds, deployment.layer_counts, strict=True)
-            if kind.attention.window == window
+            if kind.attention.kind != "none" and kind.attention.reach == window
         ]
         heads, layers = kinds[0][0].attention.query_heads, sum(count for _, count in kinds)
         names = [f"{base}_{index}" if many else base for base in ("L", "h", "d_h")]

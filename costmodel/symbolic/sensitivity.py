@@ -23,11 +23,13 @@ class Elasticity:
 def elasticities(formula: Formula) -> list[Elasticity]:
     """Return x/T·∂T/∂x for every symbol of a formula, the strongest first.
 
-    A chunked spike is differentiated in the case that makes the longest step, with the number of chunks before it as it is. Where an
-    operator sits exactly on the corner of its roofline, the two one-sided derivatives are averaged.
+    A chunked spike is differentiated in the case that makes the longest step, with the number of chunks before it as it is; so are
+    whole tiles and the local chunk that a query is in. Where an operator sits exactly on the corner of its roofline, the two one-sided
+    derivatives are averaged.
     """
     longest = max((replace(formula, cases=(case,)) for case in formula.cases), key=Formula.evaluate)
     expression = longest.expression.replace(sympy.floor, lambda inner: sympy.Float(math.floor(_number(inner, formula))))
+    expression = expression.replace(sympy.ceiling, lambda inner: sympy.Float(math.ceil(_number(inner, formula))))
     arguments = formula.arguments
     numbers = [float(formula.values[item]) for item in arguments]
     slopes = [sympy.diff(expression, item) for item in arguments]

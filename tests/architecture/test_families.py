@@ -107,7 +107,7 @@ def test_known_but_uncovered_types_are_refused_with_their_reason(model_type):
 
 
 def test_unknown_types_are_refused_with_the_known_ones():
-    with pytest.raises(UnsupportedError, match=r"'my_model' is not covered: known model types are cohere, .*llama"):
+    with pytest.raises(UnsupportedError, match=r"'my_model' is not covered: it is none of the .*llama"):
         architecture_from_config({"model_type": "my_model"}, "test")
 
 

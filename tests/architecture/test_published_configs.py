@@ -59,6 +59,39 @@ EXACT = {
 }
 
 
+# The same with transformers 5.19.0, and what is a buffer of those classes but a parameter of the checkpoint: correction biases of
+# routers (experts × layers), scalars of Gemma 4's layers, mean and scale of its tower.
+WITH_BUFFERS = {
+    "Qwen/Qwen3.5-27B": (27_356_728_560, 0),
+    "Qwen/Qwen3.5-35B-A3B": (35_107_181_936, 0),
+    "Qwen/Qwen3.5-122B-A10B": (122_562_817_776, 0),
+    "Qwen/Qwen3.5-397B-A17B": (396_802_360_816, 0),
+    "nvidia/Nemotron-H-56B-Base-8K": (56_324_350_464, 0),
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": (31_577_937_344, 128 * 23),
+    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8": (120_668_687_360, 512 * 40),
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": (549_308_968_960, 512 * 48),
+    "deepseek-ai/DeepSeek-V3.2": (671_877_929_216, 256 * 58),
+    "zai-org/GLM-5": (743_911_199_232, 256 * 75),
+    "zai-org/GLM-5.2": (743_377_000_704, 256 * 75),
+    "google/gemma-4-26B-A4B": (25_805_933_872, 30 + 2 * 1152),
+    "nvidia/Gemma-4-31B-IT-NVFP4": (31_273_086_512, 60 + 2 * 1152),
+    "XiaomiMiMo/MiMo-V2-Flash": (308_778_768_832, 256 * 47),
+    # Without the tower of 455,178,240 that the class makes up where vision_config is absent.
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": (108_225_039_360 - 455_178_240, 0),
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": (401_167_027_200 - 455_178_240, 0),
+    # https://huggingface.co/nvidia/Llama-3_3-Nemotron-Super-49B-v1, safetensors total
+    "nvidia/Llama-3_3-Nemotron-Super-49B-v1": (49_867_145_216, 0),
+}
+
+
+@needs_configs
+@pytest.mark.parametrize("name", WITH_BUFFERS)
+def test_counts_equal_the_classes_and_their_buffers(name):
+    config, quant = CONFIGS[name]
+    counted, buffers = WITH_BUFFERS[name]
+    assert total_parameters(architecture_from_config(config, name, quant)) == counted + buffers
+
+
 @needs_configs
 @pytest.mark.parametrize("name", EXACT)
 def test_counts_equal_the_transformers_classes(name):

@@ -9,7 +9,7 @@ import pytest
 from costmodel.architecture.counts import active_parameters, layer_parameters, text_parameters, total_parameters
 from costmodel.architecture.families import architecture_from_config
 from costmodel.architecture.linears import layer_linears
-from costmodel.architecture.source import load_model, model_names
+from costmodel.architecture.source import load_model, model_names, preset_config
 
 EXACT = {
     "Llama-3-8B": 8_030_261_248,
@@ -52,6 +52,28 @@ EXACT = {
     "Yi-34B": 34_388_917_248,
     "Yi-34B-200K": 34_388_917_248,
     "CodeLlama-34b": 33_743_970_304,
+}
+
+# Parameters of the Hugging Face classes (transformers 5.19.0) on the meta device, and what of the checkpoints is a buffer there:
+# correction biases of routers, scalars of Gemma 4's layers and its tower's mean and scale; no prediction layers. The configurations of
+# Llama 4 are without a tower. Llama-Nemotron: its published total.
+CLASSES = {
+    "Qwen3-Next-80B-A3B-Instruct": 79_674_391_296,
+    "Qwen3.5-27B": 27_356_728_560,
+    "Qwen3.5-35B-A3B": 35_107_181_936,
+    "Qwen3.5-122B-A10B": 122_562_817_776,
+    "Qwen3.5-397B-A17B": 396_802_360_816,
+    "DeepSeek-V3.2": 671_877_929_216 + 256 * 58,
+    "GLM-5": 743_911_199_232 + 256 * 75,
+    "GLM-5.2": 743_377_000_704 + 256 * 75,
+    "Llama-4-Scout-17B-16E-Instruct": 107_769_861_120,
+    "Llama-4-Maverick-17B-128E-Instruct": 400_711_848_960,
+    "gemma-4-26B-A4B": 25_805_933_872 + 30 + 2 * 1152,
+    "MiMo-V2-Flash": 308_778_768_832 + 256 * 47,
+    "Nemotron-H-56B-Base-8K": 56_324_350_464,
+    "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": 31_577_937_344 + 128 * 23,
+    "NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": 549_308_968_960 + 512 * 48,
+    "Llama-3_3-Nemotron-Super-49B-v1": 49_867_145_216,
 }
 
 # Safetensors totals that count something besides: what, and how much.
@@ -98,6 +120,27 @@ CARDS = {
 @pytest.mark.parametrize("name", EXACT)
 def test_total_equals_the_published_safetensors_total(name):
     assert total_parameters(load_model(name)[0]) == EXACT[name]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_total_equals_the_class_and_its_buffers(name):
+    assert total_parameters(load_model(name)[0]) == CLASSES[name]
+
+
+def test_the_tower_of_llama_4_is_what_the_published_total_has_beside_the_text_model():
+    """https://huggingface.co/meta-llama/Llama-4-Scout-17B-16E-Instruct: 108,641,793,536 parameters; its vision_config."""
+    vision = {
+        "hidden_size": 1408,
+        "image_size": 336,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 34,
+        "patch_size": 14,
+        "projector_input_dim": 4096,
+        "projector_output_dim": 4096,
+        "vision_output_dim": 4096,
+    }
+    config = {**preset_config("Llama-4-Scout-17B-16E-Instruct"), "vision_config": vision}
+    assert total_parameters(architecture_from_config(config, "scout")) == 108_641_793_536
 
 
 @pytest.mark.parametrize("name", WITH_BUFFERS)
@@ -168,7 +211,7 @@ def test_kimi_k2_is_within_a_millionth_of_the_published_total():
 
 
 def test_every_preset_has_a_published_count():
-    covered = {*EXACT, *WITH_BUFFERS, *CARDS}
+    covered = {*EXACT, *WITH_BUFFERS, *CARDS, *CLASSES}
     assert set(model_names()) == covered
 
 

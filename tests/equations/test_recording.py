@@ -17,7 +17,7 @@ from costmodel.equations.numerics import ceil, maximum, minimum, smooth_max
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.recording import Recorded, Recorder, written
 from costmodel.equations.step import step_operators
-from costmodel.equations.work import Chunk, Decodes, Window, Work, make_work
+from costmodel.equations.work import Chunk, Decodes, Window, Work, make_work, seen_tokens
 from costmodel.rungs import total_seconds
 from costmodel.simulation.clock import StepClock
 from tests.strategies import calibrations, deployments, examples
@@ -142,9 +142,7 @@ def work_of(chunks: list[Chunk], contexts: list[int], windows: tuple[Window, ...
 
 
 def recorded_seconds(clock: StepClock, chunks: list[Chunk], contexts: list[int]) -> float:
-    reads = [
-        sum(float(context + 1 if w is None else min(context + 1, w)) for context in contexts) for w in clock.windows
-    ]
+    reads = [sum(float(seen_tokens(context, w)) for context in contexts) for w in clock.windows]
     if not chunks:
         return clock.decode(len(contexts), reads)
     return clock.mixed([(int(chunk.tokens), int(chunk.cached)) for chunk in chunks], len(contexts), reads)

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from costmodel.architecture.families import architecture_from_config
 from costmodel.building import build_parameters
 from costmodel.certainty import find_calibration
-from costmodel.deployment import deploy
+from costmodel.deployment import deploy, deploy_architecture
 from costmodel.equations.rates import CalibratedRates
 from costmodel.simulation.clock import Clock, FixedClock, StepClock
 from costmodel.simulation.jumping import JumpingEngine
@@ -18,6 +19,7 @@ from costmodel.simulation.requests import ClosedLoop, Listed, Request, Source
 from costmodel.simulation.settings import Settings
 from costmodel.simulation.stepping import Engine
 from costmodel.simulation.tally import Served, Tally
+from tests.architecture.mixed_configs import MIXED
 
 CLOCKS = (
     ("Llama-3.1-8B", "h100", True),
@@ -27,8 +29,12 @@ CLOCKS = (
     ("gemma-3-4b-it", "a100", True),
     ("gemma-3-4b-it", "a100", False),
     None,
+    ("llama-4", "b200", False),
+    ("nemotron-3", "b200", False),
 )
-"""Dense, mixture with windows, windows; calibrated and at datasheet rates; and fixed step times."""
+"""Dense, mixture with windows, windows; calibrated and at datasheet rates; fixed step times; local chunks, recurrent layers."""
+LOCAL_CHUNKS = 40
+"""Tokens of a local chunk of that Llama 4, so that short requests cross some."""
 SAME_S = 1e-9
 """Times that differ by less are equal [s]."""
 
@@ -39,6 +45,11 @@ def clock_of(which: tuple[str, str, bool] | None) -> Clock:
     if which is None:
         return FixedClock(0.0100371, 0.1, 500)
     model, gpu, calibrated = which
+    if model in MIXED:
+        config = MIXED[model]
+        if model == "llama-4":
+            config = {**config, "text_config": {**config["text_config"], "attention_chunk_size": LOCAL_CHUNKS}}
+        return StepClock(build_parameters(deploy_architecture(architecture_from_config(config, model), gpu, tp=8)))
     deployment = deploy(model, gpu)
     rates = CalibratedRates(find_calibration(None, deployment)) if calibrated else None
     return StepClock(build_parameters(deployment, rates))

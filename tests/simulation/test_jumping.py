@@ -18,7 +18,17 @@ from costmodel.simulation.seats import Seats
 from costmodel.simulation.settings import Settings
 from costmodel.simulation.stepping import Engine
 from costmodel.simulation.tally import Tally
-from tests.simulation.pairs import CLOCKS, SAME_S, Workload, clock_of, compare, crowded_workload, random_workload, run
+from tests.simulation.pairs import (
+    CLOCKS,
+    LOCAL_CHUNKS,
+    SAME_S,
+    Workload,
+    clock_of,
+    compare,
+    crowded_workload,
+    random_workload,
+    run,
+)
 from tests.strategies import examples
 
 WORKLOADS = 900
@@ -162,6 +172,14 @@ def test_contexts_cross_their_windows_together_and_apart(asynchronous: bool) -> 
             requests = [Request(0.0, window + off, 60) for off in (-30, -30, -2, -1, 0, 1)]
             requests += [Request(0.0401, window - 40, 60), Request(0.0, 1, 60)]
             compare(Workload(settings, clock_of(which), requests))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_contexts_cross_their_local_chunks_together_and_apart(asynchronous: bool) -> None:
+    settings = Settings(4096, 64, None, asynchronous=asynchronous)
+    requests = [Request(0.0, 3 * LOCAL_CHUNKS + off, 5 * LOCAL_CHUNKS) for off in (-30, -30, -2, -1, 0, 0, 1)]
+    requests += [Request(0.0301, LOCAL_CHUNKS, 60), Request(0.0, 1, 90)]
+    compare(Workload(settings, clock_of(("llama-4", "b200", False)), requests))
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

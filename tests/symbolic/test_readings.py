@@ -11,8 +11,9 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.architecture.families import architecture_from_config
 from costmodel.building import build_parameters, build_textbook
-from costmodel.deployment import Deployment, deploy
+from costmodel.deployment import Deployment, deploy, deploy_architecture
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import step_operators, step_times
 from costmodel.equations.textbook import textbook_decode, textbook_prefill
@@ -20,6 +21,7 @@ from costmodel.equations.work import Chunk, Decodes, make_work
 from costmodel.hardware.calibration import Calibration
 from costmodel.symbolic.formulas import FORMULA_NAMES, Formula, FormulaName, formula
 from costmodel.symbolic.functions import HELPERS
+from tests.architecture.mixed_configs import MIXED
 from tests.strategies import calibration_of, calibrations, deployments, examples
 
 ROUNDING = 1e-12
@@ -69,6 +71,15 @@ def by_matrix(seconds: list[tuple[str, float]]) -> dict[str, float]:
         base = re.sub(r"\.\d+$", "", name)
         found[base] = found.get(base, 0.0) + value
     return found
+
+
+@pytest.mark.parametrize("model", MIXED)
+@pytest.mark.parametrize("name", ["decode", "mixed"])
+def test_formulas_of_every_kind_of_layer(model: str, name: FormulaName) -> None:
+    """Recurrent layers, an indexer, local chunks, uneven layers: at contexts on both sides of windows, choices and chunks."""
+    deployment = deploy_architecture(architecture_from_config(MIXED[model], model), "b200", tp=8)
+    for load in ((700, 0, 3, 100), (9000, 8191, 32, 8192), (30_000, 100, 200, 20_000)):
+        assert_readings_agree(deployment, None, name, load)
 
 
 @pytest.mark.parametrize("name", FORMULA_NAMES)
