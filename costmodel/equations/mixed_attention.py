@@ -79,7 +79,8 @@ def mixed_seconds(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> Mix
     read = work.decode_kv[window]
     tile_time = decode_tiles * (tiles.tile + tiles.empty_tile * most)
     reading = kernel.kv_bytes_per_token * read / (rate.bandwidth_efficiency * rate.bandwidth)
-    serving = maximum(per_key * tiles.heads_per_unit * read, kernel.flops_per_kv_token * read / rate.peak)
+    attended = read if work.decode_pairs is None else work.decode_pairs[window]
+    serving = maximum(per_key * tiles.heads_per_unit * read, kernel.flops_per_kv_token * attended / rate.peak)
     added = (beside - alone) + tile_time + maximum(serving, reading)
     added = maximum(added, per_key * read / maximum(work.decodes, 1) - alone)
     return MixedSeconds(alone, compute, memory, added, tile_time, serving, reading)

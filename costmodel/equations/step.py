@@ -304,13 +304,14 @@ def _mixed_attention(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> 
 
 
 def _decode_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
-    """Plain: a kernel of C_w KV tokens. Split: KV bytes with padding, and a time that saturates with the mean context.
+    """Plain: a kernel of C_w KV tokens, and of more (query, key) pairs where drafted tokens are verified. Split: KV bytes with padding, and a time that saturates with the mean context.
 
     Blocks: KV bytes with padding or, where a context stays on one multiprocessor, its keys one after another; and further kernels.
     """
     name, rate, split = "decode_attention" + kernel.suffix, kernel.decode_rate, kernel.decode_split
     read = work.decode_kv[kernel.window]
-    flops, moved = kernel.flops_per_kv_token * read, kernel.kv_bytes_per_token * read
+    pairs = read if work.decode_pairs is None else work.decode_pairs[kernel.window]
+    flops, moved = kernel.flops_per_kv_token * pairs, kernel.kv_bytes_per_token * read
     launches = kernel.count * minimum(work.decodes, 1)
     if split is None:
         return _kernel(name, "attention", flops, moved, launches, rate)
