@@ -107,6 +107,7 @@ def build_textbook(deployment: Deployment, params: float | None = None) -> Textb
 
 
 def linear_gemm(deployment: Deployment, rates: RateSource, linear: Linear, count: Value) -> Gemm:
+    """Return a weight matrix that every token passes, in ``count`` layers."""
     dtype = deployment.compute_dtype_of(linear.fmt)
     return Gemm(
         name=linear.name,

@@ -304,7 +304,9 @@ def _mixed_attention(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> 
 
 
 def _decode_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
-    """Plain: a kernel of C_w KV tokens, and of more (query, key) pairs where drafted tokens are verified. Split: KV bytes with padding, and a time that saturates with the mean context.
+    """Plain: a kernel of C_w KV tokens, and of more (query, key) pairs where drafted tokens are verified.
+
+    Split: KV bytes with padding, and a time that saturates with the mean context.
 
     Blocks: KV bytes with padding or, where a context stays on one multiprocessor, its keys one after another; and further kernels.
     """

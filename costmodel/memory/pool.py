@@ -49,7 +49,7 @@ class Pool:
 
     def stream(self, context: Value) -> Value:
         """Return the blocks of a sequence that decodes at ``context``, its next token included."""
-        return sequence_blocks(self.groups, context + 1, self.settings.rules.in_flight)
+        return sequence_blocks(self.groups, context + 1 + self.settings.beside.tokens, self.settings.rules.in_flight)
 
     def prompt(self, tokens: Value) -> Value:
         """Return the blocks of a prompt being prefilled, and of the first token of its answer."""
@@ -68,6 +68,8 @@ def pool_of(deployment: Deployment, settings: EngineSettings) -> Pool:
     for pattern in stage_patterns(deployment):
         sizes.append(_block_bytes(deployment, settings, stage_groups(groups, first, len(pattern))))
         first += len(pattern)
+    # A token takes a share of a block of every group; what is cached beside the model is spread over them.
+    sizes[-1] += round(settings.beside.kv_per_token * settings.block_tokens / len(groups))
     held = tuple(maximum(budget.available, 0.0) // size for budget, size in zip(budgets, sizes, strict=True))
     blocks = held[0]
     for others in held[1:]:

@@ -26,6 +26,7 @@ from costmodel.deployment import Deployment, deploy, divides
 from costmodel.equations.parameters import Gemm, Parameters
 from costmodel.equations.rates import DatasheetRates, RateSource
 from costmodel.hardware.errors import InputError
+from costmodel.memory import Beside
 
 HEADS = ("eagle", "eagle3", "mtp")
 NGRAM = "ngram"
@@ -66,9 +67,9 @@ class Draft:
     notes: tuple[str, ...] = ()
 
     @property
-    def drafts(self) -> bool:
-        """Whether drafting takes passes of a model or head."""
-        return self.deployment is not None
+    def beside(self) -> Beside:
+        """What it holds beside the target."""
+        return Beside(self.weights_bytes, self.kv_bytes_per_token)
 
 
 def make_draft(name: str, target: Deployment) -> Draft:
@@ -216,6 +217,8 @@ def draft_parameters(draft: Draft, rates: RateSource | None = None) -> DraftPara
         built = replace(built, gemms=(second, *built.gemms))
     if draft.inputs is not None:
         built = replace(built, gemms=(gemm(draft.inputs), *built.gemms))
+    if built.overheads is not None:  # sequences cost the engine once per step, not again in every pass of the draft
+        built = replace(built, overheads=replace(built.overheads, graph_sequence=0, eager_sequence=0))
     if draft.joined is None:
         return DraftParameters(built, built)
     return DraftParameters(replace(built, gemms=(gemm(draft.joined), *built.gemms)), built)

@@ -70,7 +70,9 @@ class Speculator:
             tokens: k, at least 1.
             chunks: prompts, or parts of them, that are prefilled in the same step; a draft with layers prefills them as well.
         """
-        verify = total_seconds(step_operators(self.target, verify_work(streams, context, tokens, self.target.windows, chunks)))
+        verify = total_seconds(
+            step_operators(self.target, verify_work(streams, context, tokens, self.target.windows, chunks))
+        )
         if self.draft is None:
             return PassTime(verify, 0.0, self.host.verify_s)
         times = [_seconds(self.draft.first, first_pass(streams, context, tokens, self.draft.first.windows, chunks))]
