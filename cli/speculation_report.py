@@ -16,12 +16,12 @@ def speculation_text(item: Prediction) -> str:
     if info is None:
         return ""
     work = item.workload
+    host = f", {milliseconds(info.host_s)} of the host" if info.host_s else ""
+    rows = plural(info.tokens + 1, "row")
     lines = [
         f"Speculative decoding ({item.headline} rung): {info.draft}, {plural(info.tokens, 'token')} drafted per pass",
-        f"  A pass takes {milliseconds(info.pass_s)} ms: {milliseconds(info.verify_s)} to verify "
-        f"{plural(info.tokens + 1, 'row')} per stream (a plain decode step {milliseconds(info.plain_step_s)}), {milliseconds(info.draft_s)} to draft"
-        + (f", {milliseconds(info.host_s)} of the host" if info.host_s else "")
-        + ".",
+        f"  A pass takes {milliseconds(info.pass_s)} ms: {milliseconds(info.verify_s)} to verify {rows} per stream (a plain decode "
+        f"step {milliseconds(info.plain_step_s)}), {milliseconds(info.draft_s)} to draft{host}.",
         f"  It gives {significant(info.accepted_length, 3)} tokens{_rate(info)}: TPOT {milliseconds(info.tpot_s)} ms, {_times(info)} "
         f"(floor {milliseconds(info.floor_tpot_s)} ms).",
         f"  Tokens come in bundles, one every {milliseconds(info.pass_s)} ms. {_best(info)}",
@@ -43,7 +43,7 @@ def speculation_text(item: Prediction) -> str:
             "per token."
         )
     if len(info.by_tokens) > 1:
-        rows = [
+        cells = [
             [
                 str(row.tokens),
                 significant(row.accepted_length, 3),
@@ -53,7 +53,7 @@ def speculation_text(item: Prediction) -> str:
             ]
             for row in info.by_tokens
         ]
-        lines.append(table(rows, ["drafted", "tokens per pass", "pass ms", "TPOT ms", "speedup"]))
+        lines.append(table(cells, ["drafted", "tokens per pass", "pass ms", "TPOT ms", "speedup"]))
     return "\n".join(lines)
 
 

@@ -14,6 +14,7 @@ from costmodel.checks import positive, whole
 from costmodel.hardware.errors import InputError, shown
 from costmodel.simulation import hints, remarks
 from costmodel.simulation.cache import Background
+from costmodel.simulation.drafts import tokens_ahead
 from costmodel.simulation.options import ServerOptions, check_options, truth
 from costmodel.simulation.pools import Pools, pools_info
 from costmodel.simulation.requests import Listed, Request, Source
@@ -103,10 +104,11 @@ def run_interference(
         streams, context, prompt, every, first, duration, prompts, truth(grow, "grow"), injected_output
     )
     options = ServerOptions(**{"asynchronous": False, **options})
-    one_step = prompt * prompts + streams
-    held = Background(streams, context, prompts, prompt + injected_output - 1)
+    drafts, ahead = tokens_ahead(options)
+    one_step = prompt * prompts + streams * (1 + drafts)
+    held = Background(streams, context + ahead, prompts, prompt + injected_output - 1)
     server = make_server(options, prompt, one_step, streams + MOST_INJECTED, held)
-    _check_room(server.settings, streams, context, grow)
+    _check_room(server.settings, streams, context, grow, ahead)
     runs = []
     for prompted in ([], injected):
         run = run_source(
@@ -148,12 +150,14 @@ MOST_INJECTED = 4096
 """Places for injected prompts beside the streams where ``max_num_seqs`` is not given, as far as the token budget has room."""
 
 
-def _check_room(settings: Settings, streams: int, context: int, grow: bool) -> None:
+def _check_room(settings: Settings, streams: int, context: int, grow: bool, ahead: int) -> None:
     """Raise :class:`InputError` if the streams cannot run, or leave no place for a prompt."""
-    if settings.token_budget <= streams:
+    taken = streams * (1 + settings.drafted)
+    if settings.token_budget <= taken:
+        each = f"{1 + settings.drafted} tokens" if settings.drafted else "one token"
         raise InputError(
             f"a token budget of {settings.token_budget} leaves no room for a prompt beside {streams} running streams "
-            f"(every stream takes one token of it); use at least {streams + 1}"
+            f"(every stream takes {each} of it); use at least {taken + 1}"
         )
     if settings.max_num_seqs <= streams:
         raise InputError(
@@ -170,7 +174,7 @@ def _check_room(settings: Settings, streams: int, context: int, grow: bool) -> N
             f"without chunked prefill, streams at context {context} need a token budget as large, to start again after a preemption; "
             f"use --chunk {least} or more"
         )
-    blocks = streams * -(-(context + 1) // settings.block_tokens)
+    blocks = streams * -(-(context + 1 + ahead) // settings.block_tokens)
     if settings.usable_blocks is not None and settings.usable_blocks < blocks:
         tokens = settings.usable_blocks * settings.block_tokens
         raise InputError(

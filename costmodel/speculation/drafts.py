@@ -25,7 +25,7 @@ from costmodel.checks import text
 from costmodel.deployment import Deployment, deploy, divides
 from costmodel.equations.parameters import Gemm, Parameters
 from costmodel.equations.rates import DatasheetRates, RateSource
-from costmodel.hardware.errors import InputError
+from costmodel.hardware.errors import InputError, nearest, suggestion
 from costmodel.memory import Beside
 
 HEADS = ("eagle", "eagle3", "mtp")
@@ -72,6 +72,11 @@ class Draft:
         return Beside(self.weights_bytes, self.kv_bytes_per_token)
 
 
+def method_of(name: str) -> str:
+    """Return the word of :data:`WORDS` that a name stands for; the name itself, in small letters, where it stands for none."""
+    return SPELLINGS.get(name.casefold(), name.casefold())
+
+
 def make_draft(name: str, target: Deployment) -> Draft:
     """Return what drafts for a target.
 
@@ -83,7 +88,7 @@ def make_draft(name: str, target: Deployment) -> Draft:
         InputError: an unknown model, or one that the GPUs cannot hold as the target's are divided.
     """
     name = text(name, "draft-model")
-    method = SPELLINGS.get(name.casefold(), name.casefold())
+    method = method_of(name)
     if method == NGRAM:
         return Draft(NGRAM, "n-grams of the text")
     if method in HEADS:
@@ -96,7 +101,9 @@ def _model(name: str, target: Deployment) -> Draft:
     try:
         draft = deploy(name, target.gpu, kv_dtype=None)
     except InputError as error:
-        raise InputError(f"draft-model: {error}; or one of {', '.join(WORDS)}") from None
+        close = nearest(name, WORDS, 1)
+        or_else = suggestion(close) if close else f"or one of {', '.join(WORDS)}"
+        raise InputError(f"draft-model: {error}; {or_else}") from None
     tp, notes = target.tp, []
     if not divides(draft.architecture, tp):
         notes.append(f"{tp} GPUs cannot share the heads of {draft.architecture.name}: each drafts with the whole of it")
