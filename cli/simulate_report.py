@@ -187,7 +187,11 @@ def _load(item: Simulation) -> list[str]:
     rows = [[name, *(cell(found, column) for column in columns)] for name, found in names.items()]
     text = table(rows, ["milliseconds", *columns])
     text += "\n\n  Latencies count from when a request is sent; queueing ends when it is first scheduled."
-    return [text + _overhead(item.server), _counts(result, item.server), _goodput(result, "of the requests")]
+    return [
+        text + _overhead(item.server),
+        _counts(result, item.server, _endless(item)),
+        _goodput(result, "of the requests"),
+    ]
 
 
 def _overhead(server: ServerInfo) -> str:
@@ -202,7 +206,13 @@ def _overhead(server: ServerInfo) -> str:
     )
 
 
-def _counts(result: Result, server: ServerInfo) -> str:
+def _endless(item: Simulation) -> str:
+    """Say what a prefix cache without end would find, where the trace says which prompts begin alike."""
+    found = item.prefix_cache
+    return "" if found is None else f" (one without end: {percent(found.unlimited_hit_rate)})"
+
+
+def _counts(result: Result, server: ServerInfo, endless: str) -> str:
     asked, prompts = result.requests, max(result.prompt_tokens, 1)
     refused = count(sum(asked.refused.values()))
     each = " on one server" if server.pools is not None else ""
@@ -224,7 +234,8 @@ def _counts(result: Result, server: ServerInfo) -> str:
         ["KV cache", _kv(result) + each],
         [
             "prompts",
-            f"{plural(result.prompt_tokens, 'token')}, {percent(result.cached_prompt_tokens / prompts)} of them from the prefix cache",
+            f"{plural(result.prompt_tokens, 'token')}, {percent(result.cached_prompt_tokens / prompts)} of them from the prefix cache"
+            + endless,
         ],
         ["preemptions", count(result.preemptions)],
         *([["speculation", _speculated(result)]] if result.speculation else []),

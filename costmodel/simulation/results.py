@@ -176,6 +176,17 @@ class ServerInfo(Frozen):
     speculation: DraftingInfo | None = None
 
 
+class PrefixCacheUse(Frozen):
+    """What the prefix cache found of the prompts of a trace that says which begin alike, and what one without end would find."""
+
+    hit_rate: float
+    """Share of the tokens of prompts that were started; 0 with the cache off."""
+    unlimited_hit_rate: float
+    """The same of all prompts, counted on the trace: a cache without end, prompts there as soon as they are sent."""
+    unlimited_cache_tokens: int
+    """That such a cache holds at the end."""
+
+
 class Simulation(Frozen):
     """``costmodel.simulation/1``: ``baseline`` and ``injected`` of an interference experiment, or one ``result``."""
 
@@ -186,6 +197,8 @@ class Simulation(Frozen):
     injected: Result | None = None
     result: Result | None = None
     spikes: tuple[SimulatedSpike, ...] = ()
+    prefix_cache: PrefixCacheUse | None = None
+    """Of traces with the blocks of their prompts."""
     interrupted: bool = False
     """True if it was stopped before its end: the numbers are of what had happened until then."""
     notes: tuple[str, ...] = ()

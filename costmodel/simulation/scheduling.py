@@ -141,10 +141,7 @@ class Scheduler:
             if state.stale:
                 skipped.append(waiting.pop())
                 continue
-            hits, own = self._find(state) if settings.prefix_caching else ([], 0)
-            cached = (len(hits) + own) * settings.block_tokens
-            if state.request.prefilled is not None and not state.served.preemptions:
-                hits, own, cached = [], 0, state.known - 1  # K and V have come with it
+            hits, own, cached = self._there(state)
             tokens = state.known - cached
             if whole:
                 if tokens > budget and entries:
@@ -176,6 +173,18 @@ class Scheduler:
             if math.isnan(state.served.scheduled):
                 state.served.scheduled, state.served.cached = self.now, cached
         waiting.put_back(skipped)
+
+    def _there(self, state: State) -> tuple[list[Block], int, int]:
+        """Return the blocks of a shared prefix and of the request itself that are still there, and the tokens that need no computing."""
+        hits, own = self._find(state) if self.settings.prefix_caching else ([], 0)
+        cached = (len(hits) + own) * self.settings.block_tokens
+        if state.served.preemptions:
+            return hits, own, cached
+        if state.request.prefilled is not None:  # K and V have come with it
+            return [], 0, state.known - 1
+        if state.request.cached > cached and self.settings.prefix_caching:
+            return [], 0, state.request.cached
+        return hits, own, cached
 
     def _commit(self, entries: list[tuple[State, int]], batch: Batch) -> None:
         """Count the scheduled tokens as computed, as the next step may be scheduled before they are."""

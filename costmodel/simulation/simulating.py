@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Unpack
@@ -17,8 +17,9 @@ from costmodel.simulation.cache import Background
 from costmodel.simulation.drafts import tokens_ahead
 from costmodel.simulation.options import ServerOptions, check_options, truth
 from costmodel.simulation.pools import Pools, pools_info
+from costmodel.simulation.prefixes import prefix_hits
 from costmodel.simulation.requests import Listed, Request, Source
-from costmodel.simulation.results import ServerInfo, Simulation, make_spikes
+from costmodel.simulation.results import PrefixCacheUse, ServerInfo, Simulation, make_spikes
 from costmodel.simulation.running import Limits, Run, run_source
 from costmodel.simulation.server import Server, make_server
 from costmodel.simulation.settings import DISAGGREGATED, Settings
@@ -48,6 +49,7 @@ def simulate_interference(
     prompts: int = 1,
     grow: bool = False,
     injected_output: int = 1,
+    cached_prefix: int = 0,
     limits: Limits | None = None,
     pools: Pools | None = None,
     **server: Unpack[ServerOptions],
@@ -60,6 +62,7 @@ def simulate_interference(
         every, first, duration: period and time of the first injection, end of the run [s].
         grow: contexts grow by a token per step; otherwise each stream stands for chats at all stages, and its context is held.
         injected_output: tokens of the answer to an injected prompt.
+        cached_prefix: tokens of an injected prompt that the prefix cache has.
         limits: what counts as a stall.
         pools: GPUs for prefill and decode apart.
         server: model, GPU and flags (:class:`~costmodel.simulation.options.ServerOptions`). The token budget is that of one step for
@@ -72,8 +75,9 @@ def simulate_interference(
         InputError: a name, number or combination that cannot be.
     """
     return run_interference(
-        prompt, streams, context, every, first, duration, prompts, grow, injected_output, limits, pools, server
-    ).document
+        prompt, streams, context, every, first, duration, prompts, grow, injected_output, limits, pools, server,
+        cached_prefix=cached_prefix,
+    ).document  # fmt: skip
 
 
 def run_interference(
@@ -90,6 +94,7 @@ def run_interference(
     pools: Pools | None,
     options: ServerOptions,
     *,
+    cached_prefix: int = 0,
     keep_times: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Simulated:
@@ -103,9 +108,11 @@ def run_interference(
     background, injected = interference(
         streams, context, prompt, every, first, duration, prompts, truth(grow, "grow"), injected_output
     )
+    cached = _cached(cached_prefix, prompt, options)
+    injected = [replace(request, cached=cached) for request in injected]
     options = ServerOptions(**{"asynchronous": False, **options})
     drafts, ahead = tokens_ahead(options)
-    one_step = prompt * prompts + streams * (1 + drafts)
+    one_step = (prompt - cached) * prompts + streams * (1 + drafts)
     held = Background(streams, context + ahead, prompts, prompt + injected_output - 1)
     server = make_server(options, prompt, one_step, streams + MOST_INJECTED, held)
     _check_room(server.settings, streams, context, grow, ahead)
@@ -126,6 +133,7 @@ def run_interference(
         workload={
             "kind": "interference", "prompt_tokens": prompt, "prompts": prompts, "streams": streams, "context_tokens": context,
             "every_s": every, "first_s": first, "duration_s": duration, "grow": grow, "injected_output_tokens": injected_output,
+            "cached_prefix_tokens": cached,
         },
         server=_info(server, pools),
         baseline=runs[0].result,
@@ -136,6 +144,23 @@ def run_interference(
         warnings=(*server.warnings, *_unfelt(options, prompt, server.settings, streams), *warned),
     )  # fmt: skip
     return Simulated(document, tuple(runs))
+
+
+def _cached(cached_prefix: int, prompt: int, options: ServerOptions) -> int:
+    """Return the tokens of an injected prompt that the prefix cache has.
+
+    Raises:
+        InputError: as many as the prompt, or there is no prefix cache.
+    """
+    cached = whole(cached_prefix, "cached-prefix", 0)
+    if cached >= prompt:
+        raise InputError(
+            f"a cached prefix of {cached:,} tokens leaves nothing of a prompt of {prompt:,}: its last token is computed in any case; "
+            f"use at most {prompt - 1}"
+        )
+    if cached and not options.get("prefix_caching", True):
+        raise InputError("a cached prefix needs the prefix cache, which is off; leave out --no-enable-prefix-caching")
+    return cached
 
 
 def _unfelt(options: ServerOptions, prompt: int, settings: Settings, streams: int) -> list[str]:
@@ -404,11 +429,25 @@ def _run_listed(
         workload=workload,
         server=_info(server, pools),
         result=run.result,
+        prefix_cache=_prefix_cache(requests, run, server),
         interrupted=run.interrupted,
         notes=(*notes, *server.notes),
         warnings=(*server.warnings, *warnings, *_said(run, arrivals=True)),
     )
     return Simulated(document, (run,))
+
+
+def _prefix_cache(requests: Sequence[Request], run: Run, server: Server) -> PrefixCacheUse | None:
+    """Return what the prefix cache found; None where no request says what it begins with."""
+    if not any(request.prefix for request in requests):
+        return None
+    unlimited = prefix_hits(requests, server.settings.block_tokens)
+    started = run.result.prompt_tokens
+    return PrefixCacheUse(
+        hit_rate=run.result.cached_prompt_tokens / started if started else 0.0,
+        unlimited_hit_rate=unlimited.hit_rate,
+        unlimited_cache_tokens=unlimited.kept_tokens,
+    )
 
 
 def _info(server: Server, pools: Pools | None) -> ServerInfo:
