@@ -158,7 +158,10 @@ class ModelPasses:
         if self._later_passes and (drafting := rows.sampled):
             per_sequence = 1 + self._half
             reads = [
-                read + drafting * per_sequence + sum(min(q + c, math.inf if w is None else w) for q, c in chunks)
+                min(
+                    read - rows.drafted + drafting * per_sequence + sum(q + c for q, c in chunks),
+                    math.inf if w is None else w * drafting,
+                )
                 for read, w in zip(rows.reads, self._windows, strict=True)
             ]
             later = self._later.seconds([], drafting, drafting, drafting, reads, reads)
