@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from costmodel.architecture.counts import ParameterRow
 from costmodel.checks import choice, positive, whole
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import GpuInfo
-from costmodel.engine import VLLM_VERSION
+from costmodel.engine import GIB, VLLM_VERSION
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.shipped import ENGINES
 from costmodel.memory.advice import advise
@@ -47,6 +48,7 @@ def plan_memory(
     enforce_eager: bool = False,
     hybrid_kv_cache: bool = True,
     kv_cache_memory_bytes: int | None = None,
+    draft_model: str | None = None,
 ) -> MemoryPlan:
     """Plan the memory of one GPU: weights, activations, KV cache, and how many sequences fit.
 
@@ -63,6 +65,7 @@ def plan_memory(
         hybrid_kv_cache: False where windowed layers keep every token.
         kv_cache_memory_bytes: size of the KV cache, if it is set and not worked out (``--kv-cache-memory-bytes``,
             ``VLLM_CPU_KVCACHE_SPACE`` on a CPU) [B].
+        draft_model: of speculative decoding, held beside the model: ``eagle``, ``eagle3``, ``mtp``, ``ngram`` or another model.
 
     Returns:
         The frozen document ``costmodel.plan/1``; its ``memory.fits`` says whether the engine would start.
@@ -86,6 +89,7 @@ def plan_memory(
         "kv_cache_memory_bytes": kv_cache_memory_bytes,
     }  # fmt: skip
     settings, longest = make_settings(deployment, **flags)
+    settings = _with_draft(deployment, settings, draft_model)
     plan = _document(deployment, settings, longest, made := capacity_of(deployment, settings, longest))
     if plan.memory.fits:
         return plan
@@ -97,9 +101,19 @@ def plan_memory(
             told, length = make_settings(other, **(flags | {key: changed[key] for key in changed if key in flags}))
         except InputError:
             return None
+        told = _with_draft(other, told, draft_model)
         return _document(other, told, length, capacity_of(other, told, length))
 
     return plan.model_copy(update={"advice": advise(deployment, settings, made, again)})
+
+
+def _with_draft(deployment: Deployment, settings: EngineSettings, draft_model: str | None) -> EngineSettings:
+    """Return the settings with what a draft holds beside the model."""
+    if draft_model is None:
+        return settings
+    from costmodel.speculation.drafts import make_draft
+
+    return replace(settings, beside=make_draft(draft_model, deployment).beside)
 
 
 def make_settings(
@@ -158,6 +172,25 @@ def make_settings(
     return replace(settings, eager=bool(enforce_eager), hybrid=bool(hybrid_kv_cache)), longest
 
 
+def _weight_rows(deployment: Deployment, stage: int, settings: EngineSettings) -> list[ParameterRow]:
+    """Return the weights on a GPU of a stage, those of a draft in a row of their own."""
+    rows = list(loaded_weight_rows(deployment, stage))
+    if settings.beside.weights and stage == deployment.pp - 1:
+        size, each = settings.beside.weights, deployment.activation_bytes
+        rows.append(ParameterRow("draft", size / each, deployment.activation_dtype, size))
+    return rows
+
+
+def _draft_note(settings: EngineSettings) -> tuple[str, ...]:
+    """Say what a draft holds; nothing where there is none."""
+    beside = settings.beside
+    if not beside.weights:
+        return ()
+    return (
+        f"weights include {beside.weights / GIB:.2f} GiB of the draft, and the KV cache {beside.kv_per_token:,.0f} B of it per token",
+    )
+
+
 def _document(deployment: Deployment, settings: EngineSettings, longest: int, made: Capacity) -> MemoryPlan:
     concurrency = made.blocks / made.per_sequence
     if settings.engine == "vllm" and settings.rules.tokens_by_concurrency:
@@ -174,7 +207,8 @@ def _document(deployment: Deployment, settings: EngineSettings, longest: int, ma
         non_torch_bytes=budget.non_torch,
         cuda_graph_bytes=budget.cuda_graphs,
         kv_available_bytes=budget.available,
-        kv_bytes_per_token=stage_kv_bytes(deployment, stage),
+        kv_bytes_per_token=stage_kv_bytes(deployment, stage)
+        + settings.beside.kv_per_token * (stage == deployment.pp - 1),
         kv_blocks=made.blocks,
         kv_block_tokens=settings.block_tokens,
         kv_groups=len(made.groups),
@@ -209,7 +243,7 @@ def _document(deployment: Deployment, settings: EngineSettings, longest: int, ma
         memory=memory,
         weights=tuple(
             WeightsRow(module=row.module, format=row.format, bytes=float(row.bytes))
-            for row in loaded_weight_rows(deployment, stage)
+            for row in _weight_rows(deployment, stage, settings)
         ),
         stages=tuple(
             StageMemory(
@@ -226,6 +260,6 @@ def _document(deployment: Deployment, settings: EngineSettings, longest: int, ma
         ),
         log=log_lines(deployment, flags, memory),
         binds=binding(flags, memory),
-        notes=(*deployment.notes, *notes),
+        notes=(*deployment.notes, *_draft_note(settings), *notes),
         warnings=warnings,
     )
