@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from costmodel.checks import choice
 from costmodel.hardware.calibration import ENGINES, Calibration
 from costmodel.hardware.errors import InputError, nearest, shown, suggestion
 from costmodel.simulation.settings import DISAGGREGATED, SCHEDULERS
-
-if TYPE_CHECKING:
-    from costmodel.speculation.asking import Speculation
+from costmodel.speculation.asking import Speculation
 
 SimulatedRung = Literal["roofline", "calibrated"]
 RUNGS = ("roofline", "calibrated")
