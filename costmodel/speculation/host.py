@@ -11,13 +11,15 @@ series                                     per pass [ms]  beside [ms]      sourc
 =========================================  =============  ===============  ==============================
 EAGLE, H100, k = 2 … 7 (vLLM 0.9)          0.73           0.65             vllm-project/vllm#20780
 EAGLE-3, H100, k = 2 … 7 (vLLM 0.9)        1.00           1.13             the same
-EAGLE, H100, k = 2 and 4 (April 2025)      0.90           1.20             vllm-project/vllm#16035
+EAGLE, k = 2 and 4 (April 2025; H100 by    0.90           1.20             vllm-project/vllm#16035
+the author's other threads)
 EAGLE, A100 40 GB, k = 1 and 32            1.23           1.0              vllm-project/vllm#29334, #24343
 =========================================  =============  ===============  ==============================
 
 "Beside" is the step at k = 0 on that line less the step without speculation. On the A100 a pass is as long as its kernels (1.0 ms of
 weights at the datasheet's bandwidth), on the H100 they take half of it (0.46 ms for EAGLE, 0.23 for EAGLE-3) and the host the rest: so
-the longer counts, not the sum. ``pass_s`` is the mean of the three H100 series, ``verify_s`` that of all four.
+the longer counts, not the sum. (The first two series are the project's acceptance case as well: docs/speculation.md has the errors with and
+without them.) ``pass_s`` is the mean of the three H100 series, ``verify_s`` that of all four.
 
 SGLang records all passes of a draft into one CUDA graph (sgl-project/sglang#6606), and TensorRT-LLM overlaps the host with them
 (NVIDIA/TensorRT-LLM#4802): no host time per pass there. What they take beside was not found; vLLM's stands in, and answers say so.
