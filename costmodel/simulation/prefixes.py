@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from costmodel.checks import whole
+from costmodel.hardware.errors import InputError
 from costmodel.simulation.blocks import Key
 from costmodel.simulation.requests import Request
 
@@ -70,3 +72,25 @@ def prefix_hits(requests: Iterable[Request], block_tokens: int = 16) -> PrefixHi
         cached += min(known // block_tokens, (request.prompt - 1) // block_tokens) * block_tokens
         kept += shared // block_tokens - known // block_tokens
     return PrefixHits(prompts, cached, kept * block_tokens)
+
+
+def cached_tokens(cached_prefix: int, prompt: int, caching: bool) -> int:
+    """Return the tokens of a prompt that the prefix cache is said to have.
+
+    Args:
+        cached_prefix: what was asked for.
+        prompt: tokens.
+        caching: whether there is a prefix cache.
+
+    Raises:
+        InputError: as many as the prompt, or there is no prefix cache.
+    """
+    cached = whole(cached_prefix, "cached-prefix", 0)
+    if cached >= prompt:
+        raise InputError(
+            f"a cached prefix of {cached:,} tokens leaves nothing of a prompt of {prompt:,}: its last token is computed in any case; "
+            f"use at most {prompt - 1}"
+        )
+    if cached and not caching:
+        raise InputError("a cached prefix needs the prefix cache, which is off; leave out --no-enable-prefix-caching")
+    return cached

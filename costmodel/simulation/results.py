@@ -10,7 +10,9 @@ from pydantic import Field
 
 from costmodel.hardware.profile import Frozen
 from costmodel.simulation.drafts import DraftingInfo
+from costmodel.simulation.prefixes import prefix_hits
 from costmodel.simulation.quantiles import Gaps, nearest_rank
+from costmodel.simulation.requests import Request
 from costmodel.simulation.tally import MixedStep, Served, Tally
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
@@ -210,6 +212,19 @@ class Simulations(Frozen):
 
     schema_: Literal["costmodel.simulations/1"] = Field(default="costmodel.simulations/1", alias="schema")
     simulations: tuple[Simulation, ...]
+
+
+def prefix_use(requests: Sequence[Request], result: Result, block_tokens: int) -> PrefixCacheUse | None:
+    """Return what the prefix cache found; None where no request says what it begins with."""
+    if not any(request.prefix for request in requests):
+        return None
+    unlimited = prefix_hits(requests, block_tokens)
+    started = result.prompt_tokens
+    return PrefixCacheUse(
+        hit_rate=result.cached_prompt_tokens / started if started else 0.0,
+        unlimited_hit_rate=unlimited.hit_rate,
+        unlimited_cache_tokens=unlimited.kept_tokens,
+    )
 
 
 def percentiles(values: Sequence[float]) -> Percentiles | None:

@@ -17,9 +17,9 @@ from costmodel.simulation.cache import Background
 from costmodel.simulation.drafts import tokens_ahead
 from costmodel.simulation.options import ServerOptions, check_options, truth
 from costmodel.simulation.pools import Pools, pools_info
-from costmodel.simulation.prefixes import prefix_hits
+from costmodel.simulation.prefixes import cached_tokens
 from costmodel.simulation.requests import Listed, Request, Source
-from costmodel.simulation.results import PrefixCacheUse, ServerInfo, Simulation, make_spikes
+from costmodel.simulation.results import ServerInfo, Simulation, make_spikes, prefix_use
 from costmodel.simulation.running import Limits, Run, run_source
 from costmodel.simulation.server import Server, make_server
 from costmodel.simulation.settings import DISAGGREGATED, Settings
@@ -108,7 +108,7 @@ def run_interference(
     background, injected = interference(
         streams, context, prompt, every, first, duration, prompts, truth(grow, "grow"), injected_output
     )
-    cached = _cached(cached_prefix, prompt, options)
+    cached = cached_tokens(cached_prefix, prompt, options.get("prefix_caching", True))
     injected = [replace(request, cached=cached) for request in injected]
     options = ServerOptions(**{"asynchronous": False, **options})
     drafts, ahead = tokens_ahead(options)
@@ -144,23 +144,6 @@ def run_interference(
         warnings=(*server.warnings, *_unfelt(options, prompt, server.settings, streams), *warned),
     )  # fmt: skip
     return Simulated(document, tuple(runs))
-
-
-def _cached(cached_prefix: int, prompt: int, options: ServerOptions) -> int:
-    """Return the tokens of an injected prompt that the prefix cache has.
-
-    Raises:
-        InputError: as many as the prompt, or there is no prefix cache.
-    """
-    cached = whole(cached_prefix, "cached-prefix", 0)
-    if cached >= prompt:
-        raise InputError(
-            f"a cached prefix of {cached:,} tokens leaves nothing of a prompt of {prompt:,}: its last token is computed in any case; "
-            f"use at most {prompt - 1}"
-        )
-    if cached and not options.get("prefix_caching", True):
-        raise InputError("a cached prefix needs the prefix cache, which is off; leave out --no-enable-prefix-caching")
-    return cached
 
 
 def _unfelt(options: ServerOptions, prompt: int, settings: Settings, streams: int) -> list[str]:
@@ -429,25 +412,12 @@ def _run_listed(
         workload=workload,
         server=_info(server, pools),
         result=run.result,
-        prefix_cache=_prefix_cache(requests, run, server),
+        prefix_cache=prefix_use(requests, run.result, server.settings.block_tokens),
         interrupted=run.interrupted,
         notes=(*notes, *server.notes),
         warnings=(*server.warnings, *warnings, *_said(run, arrivals=True)),
     )
     return Simulated(document, (run,))
-
-
-def _prefix_cache(requests: Sequence[Request], run: Run, server: Server) -> PrefixCacheUse | None:
-    """Return what the prefix cache found; None where no request says what it begins with."""
-    if not any(request.prefix for request in requests):
-        return None
-    unlimited = prefix_hits(requests, server.settings.block_tokens)
-    started = run.result.prompt_tokens
-    return PrefixCacheUse(
-        hit_rate=run.result.cached_prompt_tokens / started if started else 0.0,
-        unlimited_hit_rate=unlimited.hit_rate,
-        unlimited_cache_tokens=unlimited.kept_tokens,
-    )
 
 
 def _info(server: Server, pools: Pools | None) -> ServerInfo:

@@ -222,6 +222,20 @@ def test_a_cached_prefix_is_attended_and_not_computed() -> None:
     )
 
 
+def test_the_answer_is_not_cached() -> None:
+    """K and V of the prefix are: every token of the answer is computed as without, at the same context."""
+    whole, rest = predicted(), predicted(cached_prefix=7999)
+    for rung in ("textbook", "roofline", "calibrated"):
+        assert rest.rungs.get(rung).decode_step_s == whole.rungs.get(rung).decode_step_s
+        assert rest.rungs.get(rung).prefill_s > 0
+    runs = [
+        costmodel.simulate_interference(streams=1, duration=8.0, injected_output=50, cached_prefix=cached).injected
+        for cached in (0, 7000)
+    ]
+    first, second = (run.output_tokens for run in runs if run is not None)
+    assert second >= first
+
+
 def test_what_the_prefix_saves_is_told() -> None:
     item = predicted(cached_prefix=6000)
     saved = item.prefix_cache
