@@ -41,7 +41,8 @@ def scale_tokens(axes: Axes, values: Any, label: str) -> None:
     """Let x be a logarithmic number of tokens or sequences."""
     low, high = float(min(values)), float(max(values))
     axes.set_xscale("log")
-    axes.set_xlim(low, high)
+    room = (high / low) ** 0.03 if high > low else 2.0  # for the markers at both ends
+    axes.set_xlim(low / room, high * room)
     ticks = [2.0**power for power in range(0, 40) if low <= 2.0**power <= high]
     ticks = ticks[:: -(-len(ticks) // 6)]
     axes.set_xticks(ticks, [_tokens(tick) for tick in ticks])
@@ -77,7 +78,7 @@ def draw_long_context(topic: Topic, foot: str) -> Figure:
     factor, unit = style.time_unit(float(prefill.max()))
     with style.styled():
         figure, (left, right) = framed(topic, foot, 2)
-        curves = (
+        curves: tuple[tuple[Any, str, Any], ...] = (
             (prefill, "prefill", style.LOOKS[0]),
             (attention, "of it attention, ∝ n²", style.LOOKS[1]),
             (prefill[0] * tokens / tokens[0], "if it grew like the length", style.LOOKS[7]),
@@ -86,6 +87,8 @@ def draw_long_context(topic: Topic, foot: str) -> Figure:
             left.plot(tokens, values / factor, color=color, linestyle=line, marker=marker, label=name, markersize=7)
         scale_log(left, np.concatenate([prefill, attention[attention > 0]]) / factor, f"time of a prompt ({unit})")
         left.legend(loc="upper left")
+        low, high = left.get_ylim()
+        left.set_ylim(low, high * (high / low) ** 0.25)
         color, line, marker = style.LOOKS[2]
         right.plot(tokens, cache, color=color, linestyle=line, marker=marker, markersize=7)
         room = number(topic, "kv_cache_bytes") / GB
@@ -138,9 +141,15 @@ def draw_batch_size(topic: Topic, foot: str) -> Figure:
                 linewidth=0,
             )
             axes.axvline(double, color=style.GREY, linewidth=1.4, linestyle=style.DOTTED)
+        late = double > (batch[0] * batch[-1]) ** 0.5
         for axes, text, place, side in (
-            (panels[0], f" up to {count(double)}: at most\n twice the TPOT of one", double, "left"),
-            (panels[1], f"KV cache full at {count(most)} ", max(most, batch[0]), "right"),
+            (
+                panels[0],
+                f" up to {count(double)}: at most \n twice the TPOT of one ",
+                double,
+                "right" if late else "left",
+            ),
+            (panels[1], f" KV cache full at {count(most)} ", max(most, batch[0]), "right" if most > 4 else "left"),
         ):
             axes.text(
                 place, 0.98, text, ha=side, va="top", transform=axes.get_xaxis_transform(), size=style.SMALL_SIZE,
@@ -180,6 +189,7 @@ def draw_quadratic(topic: Topic, foot: str) -> Figure:
         axes.set_yticks(range(0, 101, 20))
         axes.set_ylabel("share of a request's GPU time (%)")
         scale_tokens(axes, prompt, "prompt (tokens)")
+        axes.set_xlim(prompt[0], prompt[-1])
         overtakes = topic.numbers["overtakes_tokens"]
         if overtakes and prompt[0] < float(overtakes) < prompt[-1]:
             axes.axvline(float(overtakes), color=style.INK, linewidth=1.6, linestyle=style.DASHED)
@@ -213,6 +223,8 @@ def draw_prefix_cache(topic: Topic, foot: str) -> Figure:
             axes.set_yticks(range(len(values)), names)
             axes.invert_yaxis()
             axes.set_xlim(0, 1.25 * max(float(values.max()) / factor, 1e-9))
+            ticks = style.nice_ticks(0, max(float(values.max()) / factor, 1e-9), 4)
+            axes.set_xticks(ticks, [style.plain(tick, ticks[1] - ticks[0]) for tick in ticks])
             axes.set_xlabel(f"time ({unit})")
             axes.set_title(title)
         panels[0].set_ylabel("of the prompt sent before")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -49,7 +51,7 @@ def draw_decode_bound(topic: Topic, foot: str) -> Figure:
             Label(
                 float(intensity[index]),
                 float(rate[index]),
-                f"{table.rows[index]['what']}\n{intensity[index]:,.3g} FLOP/B",
+                f"{table.rows[index]['what']}\n{style.significant(float(intensity[index]))} FLOP/B",
             )
             for index in np.flatnonzero(shown)
         ]
@@ -137,17 +139,20 @@ def draw_flash_attention(topic: Topic, foot: str) -> Figure:
     factor, unit = style.time_unit(float(max(each.max() for each in times)))
     with style.styled():
         figure, (left, right) = framed(topic, foot, 2)
-        for values, name, look in (
+        curves: tuple[tuple[Any, str, Any], ...] = (
             (naive, "scores in memory", style.LOOKS[0]),
             (again, "tiles, K and V again for each", style.LOOKS[7]),
             (tiled, "tiles, K and V once", style.LOOKS[1]),
-        ):
+        )
+        for values, name, look in curves:
             left.plot(prompt, values, color=look[0], linestyle=look[1], marker=look[2], label=name, markersize=7)
         scale_log(left, [naive, again, tiled], "moved by attention (GB)")
-        for values, name, look in zip(
-            times, ("moving, scores in memory", "moving, in tiles", "multiplying, both ways"),
-            (style.LOOKS[0], style.LOOKS[1], style.LOOKS[5]), strict=True,
-        ):  # fmt: skip
+        named: tuple[tuple[Any, str, Any], ...] = (
+            (times[0], "moving, scores in memory", style.LOOKS[0]),
+            (times[1], "moving, in tiles", style.LOOKS[1]),
+            (times[2], "multiplying, both ways", style.LOOKS[5]),
+        )
+        for values, name, look in named:
             right.plot(
                 prompt, values / factor, color=look[0], linestyle=look[1], marker=look[2], label=name, markersize=7
             )

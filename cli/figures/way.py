@@ -24,7 +24,7 @@ ROWS = (
 )
 """Stage, name, colour and hatch of each row, from the top."""
 KINDS = (
-    ("others alone", style.GREY),
+    ("of others alone", style.GREY),
     ("with its prompt", style.VERMILLION),
     ("with a token of its answer", style.BLUE),
 )
@@ -48,11 +48,11 @@ def draw_request(document: RequestExplanation, foot: str) -> Figure:
         _steps(middle, document, factor)
         _blocks(below, document, factor)
         end = document.e2e_s / factor
-        below.set_xlim(-0.01 * end, 1.13 * end)
+        below.set_xlim(-0.01 * end, 1.17 * end)
         ticks = style.nice_ticks(0, end, 8)
         below.set_xticks(ticks, [style.plain(tick, ticks[1] - ticks[0]) for tick in ticks])
         below.set_xlabel(f"time since the request was sent ({unit})")
-        figure.align_ylabels([above, middle, below])
+        figure.align_ylabels([middle, below])
         style.settle(figure)
     return figure
 
@@ -79,14 +79,13 @@ def _stages(axes: Axes, document: RequestExplanation, factor: float) -> None:
         shown = text.get(name, style.format_seconds(stage.duration_s))
         inside = end - start > 0.3 * document.e2e_s / factor
         axes.text(
-            (start + end) / 2 if inside else end + 0.008 * document.e2e_s / factor, place, shown, va="center",
+            (start + end) / 2 if inside else end + 0.012 * document.e2e_s / factor, place, shown, va="center",
             ha="center" if inside else "left", size=style.SMALL_SIZE,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5} if inside else None,
         )  # fmt: skip
     axes.set_yticks(range(len(ROWS)), [name for _, name, *_ in ROWS])
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
-    axes.set_ylabel("the request")
 
 
 def _steps(axes: Axes, document: RequestExplanation, factor: float) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from costmodel.architecture.counts import kv_elements_per_token
 from costmodel.architecture.linears import layer_linears, query_heads_per_gpu
 from costmodel.architecture.types import Architecture, Attention
+from costmodel.equations.work import attended_pairs
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.scene import Scene, flops_of, of, time_of
 from costmodel.explaining.tables import table
@@ -212,18 +213,19 @@ def kv_cache(scene: Scene) -> Topic:
     pool = scene.pool()
     blocks = int(pool.stream(context - 1))
     held = float(blocks * pool.block_bytes[0])
-    q = scores = 0.0
+    q = scores = square = 0.0
     for kind, layers in zip(scene.architecture.kinds, deployment.layer_counts, strict=True):
         attention = kind.attention
         heads = query_heads_per_gpu(attention, deployment.tp)
         q += heads * attention.head_dim * layers * deployment.activation_bytes
-        scores += heads * layers * deployment.activation_bytes
-    square = scores * context * (context + 1) / 2
+        each = heads * layers * deployment.activation_bytes
+        scores += each * min(context, attention.window or context)
+        square += each * attended_pairs(context, 0, attention.window)
     names = " and ".join(dict.fromkeys(str(row["part"]) for row in rows))
     shown: list[dict[str, Cell]] = [
         *({"what": f"{row['part']} ({row['window']})", "kept": True, "bytes": row["bytes_per_token"]} for row in rows),
         {"what": "Q", "kept": False, "bytes": q},
-        {"what": f"scores at {count(context)} tokens", "kept": False, "bytes": scores * context},
+        {"what": f"scores at {count(context)} tokens", "kept": False, "bytes": scores},
     ]
     return Topic(
         number=6,
@@ -287,7 +289,7 @@ def kv_cache(scene: Scene) -> Topic:
         ),
         formulas=(
             "bytes per token = Σ layers h_kv·(d_k + d_v)·b_kv; MLA: (kv_lora_rank + rope)·b_kv; a window keeps its last w tokens",
-            "not kept: Q = h·d_h·b_a·L per token; scores = h·L·n(n + 1)/2·b_a",
+            "not kept: Q = h·d_h·b_a·L per token; scores = h·L·n(n + 1)/2·b_a, in a window fewer",
         ),
         sources=(
             "Vaswani et al., Attention Is All You Need, NeurIPS 2017, arXiv:1706.03762 (section 3.2)",

@@ -56,7 +56,8 @@ def prefix_cache(scene: Scene) -> Topic:
         claim="The answer is cached.",
         verdict=f"No, K and V of the prefix are. If {share(USUAL)} of a prompt of {count(prompt)} tokens was sent before, its "
         f"prefill takes {seconds(after)} instead of {seconds(first)} ({flop(saved)} saved, "
-        f"{size(_number(warm['kept_kv_bytes']))} of K and V kept for it). The other {count(_number(warm['computed_tokens']))} tokens are computed, and so is all of the answer: "
+        f"{size(_number(warm['kept_kv_bytes']))} of K and V kept for it). The other {count(_number(warm['computed_tokens']))} tokens "
+        "are computed, and so is all of the answer: "
         f"{plural(scene.output, 'token')} in {seconds(answer)}, as without a cache. The very same prompt again still takes "
         f"{seconds(repeat)} and a whole answer, which may be another one.",
         finding=f"A cached prefix saves {seconds(first - after)} of {seconds(first)} of prefill, and nothing of the {seconds(answer)} "
