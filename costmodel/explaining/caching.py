@@ -10,7 +10,7 @@ from costmodel.architecture.types import Architecture, Attention
 from costmodel.equations.work import attended_pairs
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.scene import Scene, flops_of, of, time_of
-from costmodel.explaining.tables import table
+from costmodel.explaining.tables import number, table
 from costmodel.explaining.words import count, flop, plural, seconds, share, significant, size, times
 from costmodel.memory.blocks import stage_kv_bytes
 
@@ -99,7 +99,7 @@ def gqa(scene: Scene) -> Topic:
     core = _ratio(shown, mha, "prefill_attention_flops")
     decode = _ratio(shown, mha, "decode_attention_flops")
     projections = _ratio(shown, mha, "projection_flops_per_token")
-    saved = _value(mha, "projection_flops_per_token") - _value(shown, "projection_flops_per_token")
+    saved = number(mha["projection_flops_per_token"]) - number(shown["projection_flops_per_token"])
     less = f"{flop(abs(saved))} per token {'less' if saved >= 0 else 'more'}"
     same = (
         f"A decode step, which works on the latent itself, even has {times(decode)} the FLOPs in attention; the projections through "
@@ -108,7 +108,7 @@ def gqa(scene: Scene) -> Topic:
         else "Attention itself has exactly as many FLOPs as with K and V for every head; only the projections that make K and V are "
         f"smaller ({less})"
     )
-    before, after = _value(mha, "most_streams_in_kv_cache"), _value(shown, "most_streams_in_kv_cache")
+    before, after = number(mha["most_streams_in_kv_cache"]), number(shown["most_streams_in_kv_cache"])
     fit = f" and {after:,.0f} sequences of {count(scene.context)} tokens fit instead of {before:,.0f}" if after else ""
     rows: list[dict[str, Cell]] = [{"variant": what, **numbers} for _, what, numbers in found]
     return Topic(
@@ -116,9 +116,9 @@ def gqa(scene: Scene) -> Topic:
         name="gqa",
         claim="GQA reduces FLOPs.",
         verdict=f"No, it reduces the KV cache. {name} makes the cache {times(fewer)} smaller "
-        f"({size(_value(mha, 'kv_bytes_per_token'))} → {size(_value(shown, 'kv_bytes_per_token'))} per token), so that a decode step of "
-        f"{plural(scene.streams, 'stream')} takes {seconds(_value(shown, 'decode_step_s'))} instead of "
-        f"{seconds(_value(mha, 'decode_step_s'))}{fit}. {same}.",
+        f"({size(number(mha['kv_bytes_per_token']))} → {size(number(shown['kv_bytes_per_token']))} per token), so that a decode step of "
+        f"{plural(scene.streams, 'stream')} takes {seconds(number(shown['decode_step_s']))} instead of "
+        f"{seconds(number(mha['decode_step_s']))}{fit}. {same}.",
         finding=(f"MLA: attention's FLOPs {times(core)} in the prompt, " if latent else "The same FLOPs in attention, ")
         + f"a KV cache {times(fewer)} smaller",
         reason=(
@@ -209,7 +209,7 @@ def kv_cache(scene: Scene) -> Topic:
     """6. K and V of every token and layer; Q is used in its own step only, and scores never leave the kernel."""
     deployment, context = scene.deployment, scene.context
     rows = cache_rows(scene)
-    kept = sum(_value(row, "bytes_per_token") for row in rows)
+    kept = sum(number(row["bytes_per_token"]) for row in rows)
     pool = scene.pool()
     blocks = int(pool.stream(context - 1))
     held = float(blocks * pool.block_bytes[0])
@@ -298,12 +298,6 @@ def kv_cache(scene: Scene) -> Topic:
     )
 
 
-def _value(numbers: dict[str, Cell], key: str) -> float:
-    value = numbers[key]
-    assert isinstance(value, int | float)
-    return float(value)
-
-
 def _ratio(first: dict[str, Cell], second: dict[str, Cell], key: str) -> float:
-    below = _value(second, key)
-    return _value(first, key) / below if below else 0.0
+    below = number(second[key])
+    return number(first[key]) / below if below else 0.0

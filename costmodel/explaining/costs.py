@@ -6,7 +6,7 @@ from costmodel.checks import MAX_TOKENS
 from costmodel.explaining import ruler
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.scene import MATRICES, MOST_STREAMS, Scene, flops_of, lengths, of, time_of
-from costmodel.explaining.tables import table
+from costmodel.explaining.tables import number, table
 from costmodel.explaining.words import count, plural, seconds, share, size, times
 from costmodel.solving import largest
 
@@ -38,14 +38,14 @@ def long_context(scene: Scene) -> Topic:
             }
         )
     short, long = rows[0], rows[-1]
-    grown = _number(long["prefill_s"]) / _number(short["prefill_s"])
-    fits = int(_number(long["sequences_that_fit"]))
+    grown = number(long["prefill_s"]) / number(short["prefill_s"])
+    fits = int(number(long["sequences_that_fit"]))
     measured = ruler.measured_of(scene.architecture.name)
     numbers: dict[str, Cell] = {
         "window_tokens": window,
         **{key: long[key] for key in long},
         "prefill_ratio": grown,
-        "length_ratio": at / _number(short["context_tokens"]),
+        "length_ratio": at / number(short["context_tokens"]),
         "decode_step_short_s": short["decode_step_s"],
         "measured_effective_tokens": measured.effective if measured else None,
         "kv_cache_bytes": float(scene.pool().usable * scene.pool().block_bytes[0]),
@@ -63,15 +63,15 @@ def long_context(scene: Scene) -> Topic:
         name="long-context",
         claim="128k of context means 128k that work well.",
         verdict=f"No. The window says what is accepted, not what is used well: the effective context is shorter. {quality} And all "
-        f"of it is paid for: {count(at)} tokens take {seconds(_number(long['prefill_s']))} to prefill "
-        f"({share(_number(long['attention_time_share']))} of it attention) and {size(_number(long['kv_bytes']))} of KV cache; {room}.",
-        finding=f"A context of {count(at)} tokens is paid for in full: {seconds(_number(long['prefill_s']))} of prefill, "
-        f"{size(_number(long['kv_bytes']))} of KV cache",
+        f"of it is paid for: {count(at)} tokens take {seconds(number(long['prefill_s']))} to prefill "
+        f"({share(number(long['attention_time_share']))} of it attention) and {size(number(long['kv_bytes']))} of KV cache; {room}.",
+        finding=f"A context of {count(at)} tokens is paid for in full: {seconds(number(long['prefill_s']))} of prefill, "
+        f"{size(number(long['kv_bytes']))} of KV cache",
         reason=(
             "The length that a model accepts is how many positions it was trained or extended to encode. How well it finds and "
             "combines what stands there is another matter, which only tests of the answers show; no cost model can.",
             f"The cost is certain. From {count(SHORT) if len(rows) > 1 else count(at)} to {count(at)} tokens the prompt is "
-            f"{times(at / _number(short['context_tokens']))} as long and its prefill takes {times(grown)} as long: matrices grow with n, "
+            f"{times(at / number(short['context_tokens']))} as long and its prefill takes {times(grown)} as long: matrices grow with n, "
             "attention with n². Every further token of the answer reads the whole context again from memory.",
         ),
         numbers=numbers,
@@ -84,9 +84,9 @@ def long_context(scene: Scene) -> Topic:
             "decode_step_s": "time of a decode step of one such stream",
             "kv_bytes": "its KV cache",
             "sequences_that_fit": "sequences of that length in the KV cache",
-            "prefill_ratio": f"prefill time over that of {_number(short['context_tokens']):,.0f} tokens",
+            "prefill_ratio": f"prefill time over that of {number(short['context_tokens']):,.0f} tokens",
             "length_ratio": "length over that",
-            "decode_step_short_s": f"decode step of one stream at {_number(short['context_tokens']):,.0f} tokens",
+            "decode_step_short_s": f"decode step of one stream at {number(short['context_tokens']):,.0f} tokens",
             "measured_effective_tokens": "effective context, as RULER measured it",
             "kv_cache_bytes": "KV cache of a GPU",
         },
@@ -242,10 +242,10 @@ def quadratic(scene: Scene) -> Topic:
     window = scene.architecture.max_positions or LONG
     rows = [parts(scene, tokens) for tokens in lengths(SHORT, max(window, scene.context), scene.context)]
     here = parts(scene, scene.context)
-    whole = sum(_number(here[key]) for key in PARTS)
-    square, answer = _number(here["prompt_attention_s"]), sum(_number(here[key]) for key in PARTS if "answer" in key)
+    whole = sum(number(here[key]) for key in PARTS)
+    square, answer = number(here["prompt_attention_s"]), sum(number(here[key]) for key in PARTS if "answer" in key)
     overtakes, in_flops = overtaking(scene), overtaking(scene, flops=True)
-    kv, weights = _number(here["answer_kv_s"]), _number(here["answer_weights_s"])
+    kv, weights = number(here["answer_kv_s"]), number(here["answer_weights_s"])
     asked = (
         f"n² overtakes the matrices of the prompt only from {count(overtakes)} tokens on"
         + ("" if overtakes <= window else f", more than the {count(window)} that the model takes")
@@ -355,8 +355,3 @@ def overtaking(scene: Scene, flops: bool = False) -> int | None:
 
     found = largest(behind, 0.0, SHORT, MAX_TOKENS)
     return None if found == MAX_TOKENS else SHORT if found is None else found + 1
-
-
-def _number(value: Cell) -> float:
-    assert isinstance(value, int | float)
-    return float(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.scene import Scene, flops_of, time_of
-from costmodel.explaining.tables import table
+from costmodel.explaining.tables import number, table
 from costmodel.explaining.words import count, flop, plural, seconds, share, size
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -47,16 +47,16 @@ def prefix_cache(scene: Scene) -> Topic:
     rows = [served(scene, int(part * prompt), block) for part in SHARES]
     cold, again = rows[0], rows[-1]
     warm = served(scene, int(USUAL * prompt), block)
-    first, after = _number(cold["prefill_s"]), _number(warm["prefill_s"])
-    answer, repeat = _number(cold["answer_s"]), _number(again["prefill_s"])
-    saved = _number(cold["prefill_flops"]) - _number(warm["prefill_flops"])
+    first, after = number(cold["prefill_s"]), number(warm["prefill_s"])
+    answer, repeat = number(cold["answer_s"]), number(again["prefill_s"])
+    saved = number(cold["prefill_flops"]) - number(warm["prefill_flops"])
     return Topic(
         number=9,
         name="prefix-cache",
         claim="The answer is cached.",
         verdict=f"No, K and V of the prefix are. If {share(USUAL)} of a prompt of {count(prompt)} tokens was sent before, its "
         f"prefill takes {seconds(after)} instead of {seconds(first)} ({flop(saved)} saved, "
-        f"{size(_number(warm['kept_kv_bytes']))} of K and V kept for it). The other {count(_number(warm['computed_tokens']))} tokens "
+        f"{size(number(warm['kept_kv_bytes']))} of K and V kept for it). The other {count(number(warm['computed_tokens']))} tokens "
         "are computed, and so is all of the answer: "
         f"{plural(scene.output, 'token')} in {seconds(answer)}, as without a cache. The very same prompt again still takes "
         f"{seconds(repeat)} and a whole answer, which may be another one.",
@@ -126,8 +126,3 @@ def prefix_cache(scene: Scene) -> Topic:
             "vLLM, docs/design/prefix_caching.md; vllm/v1/core/kv_cache_manager.py",
         ),
     )
-
-
-def _number(value: Cell) -> float:
-    assert isinstance(value, int | float)
-    return float(value)

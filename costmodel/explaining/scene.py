@@ -72,10 +72,10 @@ class Scene:
         return _scene(replace(self.deployment, **fields), self.fitted, self.context, self.streams, self.output)
 
     def pool(self, streams: int = 1) -> Pool:
-        """Return the KV cache of a vLLM server with its defaults and places for ``streams`` sequences."""
+        """Return the KV cache of a vLLM server whose ``max_num_seqs`` is ``streams``, the rule of :func:`costmodel.plan_batch`."""
         deployment = self.deployment
         budget = max(default_token_budget(deployment), streams)
-        return pool_of(deployment, workload_settings(deployment, budget, streams))
+        return pool_of(deployment, workload_settings(deployment, budget, streams, streams))
 
     def most_streams(self, context: int) -> int:
         """Return how many sequences of ``context`` tokens the KV cache holds while they decode; 0 if not one."""

@@ -11,7 +11,7 @@ from costmodel.equations.step import step_operators
 from costmodel.equations.work import Work, attended_pairs, chunk_kv
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.scene import Scene, lengths, time_of
-from costmodel.explaining.tables import table
+from costmodel.explaining.tables import number, table
 from costmodel.explaining.words import count, plural, seconds, share, significant, times
 
 if TYPE_CHECKING:
@@ -165,22 +165,22 @@ def passes(scene: Scene, streams: int, drafts: int, acceptance: float) -> dict[s
 def speculation(scene: Scene) -> Topic:
     """8. The rule of acceptance, tested on drawn tokens; and the speed-up of k draft tokens by batch."""
     demo = demonstration()
-    chance, of_draft = _number(demo["p_value"]), _number(demo["p_value_of_draft"])
+    chance, of_draft = number(demo["p_value"]), number(demo["p_value_of_draft"])
     most = max(scene.most_streams(scene.context), scene.streams, 2)
     batches, rows = lengths(1, most, scene.streams), []
     for streams in batches:
         rows.append(
-            max((passes(scene, streams, k, ACCEPTANCE) for k in DRAFTS), key=lambda row: _number(row["speedup_ratio"]))
+            max((passes(scene, streams, k, ACCEPTANCE) for k in DRAFTS), key=lambda row: number(row["speedup_ratio"]))
         )
     here = max(
-        (passes(scene, scene.streams, k, ACCEPTANCE) for k in DRAFTS), key=lambda row: _number(row["speedup_ratio"])
+        (passes(scene, scene.streams, k, ACCEPTANCE) for k in DRAFTS), key=lambda row: number(row["speedup_ratio"])
     )
     curves = [passes(scene, streams, k, ACCEPTANCE) for streams in batches for k in (2, 4, 7)]
-    ends = next((int(_number(row["streams"])) for row in rows if _number(row["speedup_ratio"]) <= 1), None)
-    speedup = _number(here["speedup_ratio"])
+    ends = next((int(number(row["streams"])) for row in rows if number(row["speedup_ratio"]) <= 1), None)
+    speedup = number(here["speedup_ratio"])
     pays = (
         f"With {plural(scene.streams, 'stream')} at {count(scene.context)} tokens, and if {share(ACCEPTANCE)} of the drafts are accepted, "
-        f"{plural(int(_number(here['draft_tokens'])), 'draft')} per pass give {significant(_number(here['tokens_per_pass']))} tokens per "
+        f"{plural(int(number(here['draft_tokens'])), 'draft')} per pass give {significant(number(here['tokens_per_pass']))} tokens per "
         f"pass and {times(speedup)} the speed" + (f"; from about {ends} streams on it no longer pays" if ends else "")
         if speedup > 1
         else f"With {plural(scene.streams, 'stream')} it does not pay here: the batch is so large that more rows cost more time"
@@ -189,8 +189,8 @@ def speculation(scene: Scene) -> Topic:
         number=8,
         name="speculation",
         claim="Speculative decoding changes the output.",
-        verdict=f"No, it keeps the distribution of the model's tokens. Drawn just now, {count(_number(demo['samples']))} tokens with a bad "
-        f"draft model of which {share(_number(demo['accepted_share']))} were accepted: a chi-squared test against the model's own "
+        verdict=f"No, it keeps the distribution of the model's tokens. Drawn just now, {count(number(demo['samples']))} tokens with a bad "
+        f"draft model of which {share(number(demo['accepted_share']))} were accepted: a chi-squared test against the model's own "
         f"distribution gives p = {chance:.2g} (no difference to be seen); the same test of the draft's tokens gives p "
         f"{'< 1e-300' if of_draft < 1e-300 else f'= {of_draft:.0e}'}. What changes is speed. {pays}.",
         finding=f"Speculation keeps the distribution (p = {chance:.2g}); "
@@ -201,8 +201,8 @@ def speculation(scene: Scene) -> Topic:
             "gave too little. Both together are exactly p for every token. With greedy decoding, a draft is kept if it is the model's own "
             "choice, and the text is the same (but for rounding, as in any other batch).",
             "It is faster because a decode step waits for memory: k + 1 rows read the weights and the KV cache once, as one row does. "
-            f"Here one row takes {seconds(_number(here['decode_step_s']))}, {int(_number(here['draft_tokens'])) + 1} rows take "
-            f"{seconds(_number(here['verification_s']))}. In a large batch the rows of others use up that slack.",
+            f"Here one row takes {seconds(number(here['decode_step_s']))}, {int(number(here['draft_tokens'])) + 1} rows take "
+            f"{seconds(number(here['verification_s']))}. In a large batch the rows of others use up that slack.",
         ),
         numbers={**demo, "acceptance_share": ACCEPTANCE, **here, "pays_until_streams": ends},
         labels={
@@ -259,8 +259,3 @@ def speculation(scene: Scene) -> Topic:
             "Chen et al., Accelerating LLM Decoding with Speculative Sampling, 2023, arXiv:2302.01318; Li et al., EAGLE, arXiv:2401.15077",
         ),
     )
-
-
-def _number(value: Cell) -> float:
-    assert isinstance(value, int | float)
-    return float(value)

@@ -18,3 +18,10 @@ def table(
         rows=tuple({key: row[key] for key in columns} for row in rows),
         shown=shown,
     )
+
+
+def number(value: Cell) -> float:
+    """Return a cell that holds a number."""
+    if isinstance(value, int | float):
+        return float(value)
+    raise TypeError(f"{value!r} is no number")

@@ -39,6 +39,11 @@ def flop(value: float) -> str:
     return _prefixed(value) + "FLOP"
 
 
+def at_most(value: float) -> str:
+    """Return the next power of ten that is not below a small number: ``1e-15``."""
+    return "0" if value == 0 else f"1e{math.ceil(math.log10(value))}"
+
+
 def times(value: float) -> str:
     """Return a factor: ``4.00 ×``."""
     return f"{significant(value)} ×"
