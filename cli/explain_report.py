@@ -78,21 +78,15 @@ def request_report(document: RequestExplanation) -> str:
         f"A request of {document.prompt_tokens:,} tokens with an answer of {document.output_tokens:,}, among "
         f"{plural(document.streams, 'stream')} at {document.context_tokens:,} tokens: {_about(document)}."
     )
-    rows = [
-        [STAGES[stage.name], seconds(stage.start_s, 3), _lasts(stage), str(stage.steps or "–"), BOUNDS[stage.bound],
-         _bytes(stage.reads), _bytes(stage.writes)]
-        for stage in document.stages
-    ]  # fmt: skip
     tpot = "" if document.tpot_s is None else f", TPOT {seconds(document.tpot_s, 3)}"
     total = f"TTFT {seconds(document.ttft_s, 3)}{tpot}, {seconds(document.e2e_s, 3)} in all"
     share = "" if document.kv_blocks_of_server is None else f" of {document.kv_blocks_of_server:,} that the server has"
     blocks = (
         f"{document.kv_blocks:,} KV blocks at its end{share}; {document.kept_blocks:,} of them stay as a cached prefix"
     )
-    header = ("stage", "starts", "lasts", "steps", "waits for", "reads", "writes")
     parts = [
         _indented(heading, ""),
-        table(rows, header),
+        request_table(document),
         f"{total}; {blocks}.",
         "\n".join(
             f"{STAGES[stage.name]}\n{_indented(stage.what)}\n{_indented('= ' + stage.formula, '    ')}"
@@ -100,12 +94,27 @@ def request_report(document: RequestExplanation) -> str:
         ),
         "\n".join(
             [
+                *(
+                    ["* assumed: nothing was measured or fitted."]
+                    if any(each.assumed for each in document.stages)
+                    else []
+                ),
                 "Weights are read once per step for everybody in it; K and V that a stage reads and writes are this request's alone.",
                 *(["FLOPs and bytes are those of one GPU."] if document.gpus > 1 else []),
             ]
         ),
     ]
     return "\n\n".join(parts) + "".join(f"\n{line}" for line in _remarks(document))
+
+
+def request_table(document: RequestExplanation) -> str:
+    """Return the table of the stages of a request."""
+    rows = [
+        [STAGES[stage.name], seconds(stage.start_s, 3), _lasts(stage), str(stage.steps or "–"), BOUNDS[stage.bound],
+         _bytes(stage.reads), _bytes(stage.writes)]
+        for stage in document.stages
+    ]  # fmt: skip
+    return table(rows, ("stage", "starts", "lasts", "steps", "waits for", "reads", "writes"))
 
 
 def _lasts(stage: Stage) -> str:

@@ -190,6 +190,7 @@ def draw_quadratic(topic: Topic, foot: str) -> Figure:
         axes.set_ylabel("share of a request's GPU time (%)")
         scale_tokens(axes, prompt, "prompt (tokens)")
         axes.set_xlim(prompt[0], prompt[-1])
+        axes.tick_params(axis="x", pad=8)  # clear of the zero of the other axis
         overtakes = topic.numbers["overtakes_tokens"]
         if overtakes and prompt[0] < float(overtakes) < prompt[-1]:
             axes.axvline(float(overtakes), color=style.INK, linewidth=1.6, linestyle=style.DASHED)

@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 
 from costmodel.cli.figures import style
 from costmodel.cli.figures.explained_costs import GB, framed, number, numbers, scale_log, scale_tokens
-from costmodel.cli.figures.labels import Label, place_labels, trace
+from costmodel.cli.figures.labels import Box, Label, place_labels, trace
 from costmodel.cli.text import size
 from costmodel.explaining.documents import Topic
 
@@ -56,14 +56,17 @@ def draw_decode_bound(topic: Topic, foot: str) -> Figure:
             for index in np.flatnonzero(shown)
         ]
         across = axes.get_xaxis_transform()
-        axes.text(
-            ridge, 0.03, f" ridge point {ridge:,.0f}", transform=across, ha="left", va="bottom", size=style.SMALL_SIZE
-        )
-        axes.text(ridge, 0.1, "waits for memory ← ", transform=across, ha="right", va="bottom", size=style.SMALL_SIZE)
-        axes.text(
-            ridge, 0.1, " → waits for multipliers", transform=across, ha="left", va="bottom", size=style.SMALL_SIZE
-        )
-        place_labels(figure, axes, labels, points)
+        written = [
+            axes.text(ridge, height, text, transform=across, ha=side, va="bottom", size=style.SMALL_SIZE)
+            for height, text, side in (
+                (0.03, f" ridge point {ridge:,.0f}", "left"),
+                (0.1, "waits for memory ← ", "right"),
+                (0.1, " → waits for multipliers", "left"),
+            )
+        ]
+        boxes = [text.get_window_extent(style.renderer(figure)) for text in written]
+        taken: list[Box] = [(box.x0, box.y0, box.x1, box.y1) for box in boxes]
+        place_labels(figure, axes, labels, points, taken)
     return figure
 
 
@@ -96,6 +99,8 @@ def draw_gqa(topic: Topic, foot: str) -> Figure:
                 axes.bar(at, value, width * 0.94, color=color, hatch=hatch, edgecolor="white")
                 axes.text(at, value, f"{value:.3g}", ha="center", va="bottom", size=style.SMALL_SIZE)
         axes.set_ylim(0, 1.12 * tallest)
+        ticks = style.nice_ticks(0, tallest, 6)
+        axes.set_yticks(ticks, [style.plain(tick) for tick in ticks])
         axes.set_xticks(range(len(QUANTITIES)), [label for _, label in QUANTITIES])
         axes.set_ylabel("MHA, one KV head per query head = 100")
         axes.tick_params(axis="x", length=0)
