@@ -163,7 +163,7 @@ PARTS = (
     ("answer_kv_s", "answer: reading KV", style.GREEN, ".."),
     ("answer_weights_s", "answer: reading weights", style.BLUE, ""),
     ("answer_rest_s", "answer: rest", style.SKY, "\\\\"),
-    ("prompt_rest_s", "prompt: rest", style.GREY, ""),
+    ("prompt_rest_s", "prompt: rest", style.PALE, ""),
     ("prompt_matrices_s", "prompt: matrices, ∝ n", style.ORANGE, "//"),
     ("prompt_attention_s", "prompt: attention, ∝ n²", style.VERMILLION, "xx"),
 )

@@ -16,17 +16,17 @@ from costmodel.explaining.documents import RequestExplanation
 
 ROWS = (
     ("tokenise", "tokenise", style.PURPLE, ""),
-    ("queue", "queue", style.GREY, "//"),
-    ("prefill", "prefill", style.VERMILLION, ""),
+    ("queue", "queue", style.GREY, ""),
+    ("prefill", "prefill", style.VERMILLION, "//"),
     ("decode", "decode loop", style.BLUE, ""),
     ("stream", "stream", style.SKY, ".."),
     ("free", "free or keep", style.GREEN, ""),
 )
 """Stage, name, colour and hatch of each row, from the top."""
 KINDS = (
-    ("of others alone", style.GREY),
-    ("with its prompt", style.VERMILLION),
-    ("with a token of its answer", style.BLUE),
+    ("of others alone", style.PALE, ""),
+    ("with its prompt", style.VERMILLION, "//"),
+    ("with a token of its answer", style.BLUE, ""),
 )
 
 
@@ -41,8 +41,8 @@ def draw_request(document: RequestExplanation, foot: str) -> Figure:
     with style.styled():
         figure = style.new_figure(height=8.6)
         style.add_frame(figure, _title(document), foot)
-        handles = [Patch(facecolor=color, edgecolor="white") for _, color in KINDS]
-        style.add_legend(figure, handles, [f"step {name}" for name, _ in KINDS], 3)
+        handles = [Patch(facecolor=color, hatch=hatch, edgecolor="white") for _, color, hatch in KINDS]
+        style.add_legend(figure, handles, [f"step {name}" for name, *_ in KINDS], 3)
         above, middle, below = figure.subplots(3, 1, sharex=True, height_ratios=(1.5, 1, 1))
         _stages(above, document, factor)
         _steps(middle, document, factor)
@@ -91,16 +91,17 @@ def _stages(axes: Axes, document: RequestExplanation, factor: float) -> None:
 def _steps(axes: Axes, document: RequestExplanation, factor: float) -> None:
     """Draw each step as wide and as high as it takes."""
     in_ms = [step.duration_s * 1e3 for step in document.steps]
-    kinds: dict[str, list[Any]] = {name: [] for name, _ in KINDS}
+    kinds: dict[str, list[Any]] = {name: [] for name, *_ in KINDS}
     first = document.ttft_s
     for step, height in zip(document.steps, in_ms, strict=True):
         start, end = step.start_s / factor, (step.start_s + step.duration_s) / factor
         name = KINDS[0 if not step.own_tokens else 1 if step.start_s + step.duration_s <= first * (1 + 1e-9) else 2][0]
         kinds[name].append([(start, 0), (start, height), (end, height), (end, 0)])
     edge = 0.5 if len(document.steps) <= 120 else 0.0
-    for name, color in KINDS:
+    for name, color, hatch in KINDS:
         axes.add_collection(
-            PolyCollection(kinds[name], facecolor=color, edgecolor="white", linewidth=edge), autolim=False
+            PolyCollection(kinds[name], facecolor=color, hatch=hatch or None, edgecolor="white", linewidth=edge),
+            autolim=False,
         )
     top = 1.2 * max(in_ms)
     axes.set_ylim(0, top)

@@ -23,7 +23,7 @@ def long_context(scene: Scene) -> Topic:
     window = scene.architecture.max_positions or LONG
     at = min(window, LONG)
     rows: list[dict[str, Cell]] = []
-    for tokens in lengths(SHORT, at, min(scene.context, at)):
+    for tokens in lengths(min(SHORT, max(at // 8, 1)), at, min(scene.context, at)):
         alone, step = scene.prefill(tokens), scene.decode(1, tokens)
         exact, pool = scene.prefill(tokens, floor=True), scene.pool()
         rows.append(
@@ -70,7 +70,7 @@ def long_context(scene: Scene) -> Topic:
         reason=(
             "The length that a model accepts is how many positions it was trained or extended to encode. How well it finds and "
             "combines what stands there is another matter, which only tests of the answers show; no cost model can.",
-            f"The cost is certain. From {count(SHORT) if len(rows) > 1 else count(at)} to {count(at)} tokens the prompt is "
+            f"The cost is certain. From {count(number(short['context_tokens']))} to {count(at)} tokens the prompt is "
             f"{times(at / number(short['context_tokens']))} as long and its prefill takes {times(grown)} as long: matrices grow with n, "
             "attention with n². Every further token of the answer reads the whole context again from memory.",
         ),
@@ -259,7 +259,7 @@ def quadratic(scene: Scene) -> Topic:
         name="quadratic",
         claim="It is expensive mainly because attention is O(n²).",
         verdict=f"{first}: of the GPU time of a request ({count(scene.context)} tokens, {count(scene.output)} of answer, "
-        f"{plural(scene.streams, 'stream')} together) the n² of the prompt is {share(square / whole)}; the answer is "
+        f"{plural(int(number(here['streams'])), 'stream')} together) the n² of the prompt is {share(square / whole)}; the answer is "
         f"{share(answer / whole)}, which goes into reading weights ({share(weights / whole)}) and the KV cache ({share(kv / whole)}) "
         f"from memory. In the prompt, {asked}.",
         finding=f"At {count(scene.context)} tokens the n² of attention is {share(square / whole)} of a request's GPU time, "
@@ -273,6 +273,7 @@ def quadratic(scene: Scene) -> Topic:
         ),
         numbers={
             "request_gpu_s": whole,
+            "streams": here["streams"],
             **{key: here[key] for key in PARTS},
             "quadratic_share": square / whole,
             "answer_share": answer / whole,
@@ -283,6 +284,7 @@ def quadratic(scene: Scene) -> Topic:
         },
         labels={
             "request_gpu_s": "GPU time of a request",
+            "streams": "streams that decode together: as asked for, or as many as fit",
             **PARTS,
             "quadratic_share": "share of the prompt's attention, the n²",
             "answer_share": "share of the answer",
@@ -295,13 +297,13 @@ def quadratic(scene: Scene) -> Topic:
             table(
                 "requests",
                 f"GPU time of a request by length of its prompt ({count(scene.output)} tokens of answer)",
-                {"prompt_tokens": "prompt", **SHORT_PARTS, "quadratic_share": "n² share"},
+                {"prompt_tokens": "prompt", "streams": "batch", **SHORT_PARTS, "quadratic_share": "n² share"},
                 rows,
             ),
         ),
         formulas=(
             "prompt = Σ matrices 2·P_lin·n/F + 4·h·d_h·L·n(n + 1)/2/F; equal in FLOPs at n ≈ P_lin/(h·d_h·L) without windows",
-            "answer = output·T_decode(B, n + output/2)/B: a request's share of each step",
+            "answer = output·T_decode(B, n + output/2)/B: a request's share of each step; B as asked for, or as many as fit",
         ),
         sources=(
             "Kaplan et al., Scaling Laws for Neural Language Models, 2020, arXiv:2001.08361 (section 2.1: 2·P per token, and attention)",
@@ -329,10 +331,14 @@ SHORT_PARTS = {
 
 
 def parts(scene: Scene, prompt: int) -> dict[str, Cell]:
-    """Return the GPU time of one request by what it goes into [s]; its answer is one of ``scene.streams`` that decode together."""
+    """Return the GPU time of one request by what it goes into [s].
+
+    Its answer is one of ``scene.streams`` that decode together, or of as many as the KV cache holds at that length, if fewer.
+    """
     alone = scene.prefill(prompt)
-    step = scene.decode(scene.streams, prompt + scene.output / 2)
-    steps = scene.output / scene.streams
+    streams = min(scene.streams, scene.most_streams(prompt + scene.output) or scene.streams)
+    step = scene.decode(streams, prompt + scene.output / 2)
+    steps = scene.output / streams
     found = {
         "prompt_matrices_s": time_of(of(alone, MATRICES)),
         "prompt_attention_s": time_of(of(alone, ["attention"])),
@@ -342,7 +348,12 @@ def parts(scene: Scene, prompt: int) -> dict[str, Cell]:
     found["prompt_rest_s"] = time_of(alone) - found["prompt_matrices_s"] - found["prompt_attention_s"]
     found["answer_rest_s"] = steps * time_of(step) - found["answer_weights_s"] - found["answer_kv_s"]
     whole = sum(found.values())
-    return {"prompt_tokens": prompt, **found, "quadratic_share": found["prompt_attention_s"] / whole}
+    return {
+        "prompt_tokens": prompt,
+        "streams": streams,
+        **found,
+        "quadratic_share": found["prompt_attention_s"] / whole,
+    }
 
 
 def overtaking(scene: Scene, flops: bool = False) -> int | None:

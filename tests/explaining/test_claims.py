@@ -133,6 +133,13 @@ def test_the_square_is_a_small_part_of_an_ordinary_request(scene: Scene) -> None
     assert all(item.bound == "memory" for item in step)
 
 
+def test_a_request_shares_its_steps_with_as_many_as_fit() -> None:
+    rows = {row["prompt_tokens"]: row for row in topic("quadratic").table("requests").rows}
+    most = topic("batch-size", context=131_072 + 500).numbers["most_streams_in_kv_cache"]
+    assert rows[131_072]["streams"] == most == 3
+    assert rows[8000]["streams"] == 32
+
+
 def test_windows_keep_attention_linear() -> None:
     assert topic("quadratic", model="Mistral-7B-v0.1").numbers["overtakes_in_flops_tokens"] is None
 
