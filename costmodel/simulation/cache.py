@@ -98,8 +98,7 @@ def _worked_out(
 ) -> Cache:
     """Return the KV cache that memory leaves; none where it is too small, and a warning."""
     load = background or Background(0, 0, 0, 0)
-    places = None if background and options.get("max_num_seqs") is None else settings.max_num_seqs
-    asked = workload_settings(deployment, settings.token_budget, load.streams + load.prompts, places)
+    asked = workload_settings(deployment, settings.token_budget, load.streams + load.prompts, settings.max_num_seqs)
     pool = pool_of(deployment, replace(asked, block_tokens=settings.block_tokens))
     if pool.budgets[0].available <= 0:
         said = "the weights leave no room for a KV cache: simulated as if memory had no end; use more GPUs (--tp)"
