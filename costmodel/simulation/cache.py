@@ -8,7 +8,7 @@ from costmodel.checks import whole
 from costmodel.deployment import Deployment
 from costmodel.hardware.errors import InputError
 from costmodel.memory.blocks import kv_blocks
-from costmodel.memory.pool import pool_of, workload_settings
+from costmodel.memory.pool import own_length, pool_of, workload_settings
 from costmodel.simulation import hints
 from costmodel.simulation.options import ServerOptions
 from costmodel.simulation.seats import Seats, seats_of
@@ -43,7 +43,7 @@ class Cache:
 
     Attributes:
         settings: with its size, and that of the longest sequence.
-        tokens: as it was given, or else as vLLM counts, the null block included; None for no limit.
+        tokens: as it was given, or else as vLLM logs it, the null block included; None for no limit.
         notes, warnings: what has to be said.
         starts: largest ``max_model_len`` with which vLLM starts, where it does not start with the one that it has; None where it does.
     """
@@ -75,6 +75,8 @@ def cache_of(
         InputError: an option is out of range, or they contradict each other.
     """
     given, longest = options.get("kv_tokens"), options.get("max_model_len")
+    if longest is not None:
+        longest = whole(longest, "max-model-len", 1)
     cache = Cache(settings, None, (), ())
     if given is not None:
         blocks = whole(given, "kv-tokens", 1, 10**12) // settings.block_tokens
@@ -82,9 +84,7 @@ def cache_of(
     elif deployment is not None:
         cache = _worked_out(options, deployment, settings, prompt, background)
     warnings = cache.warnings
-    if longest is not None:
-        longest = whole(longest, "max-model-len", 1)
-    elif deployment is not None and background is None:
+    if longest is None and deployment is not None and background is None:
         longest = deployment.architecture.max_positions or None
     if not settings.chunked_prefill and settings.scheduler == "vllm":
         most, more = _whole_prompts(settings.token_budget, options.get("max_model_len"), longest)
@@ -119,7 +119,7 @@ def _worked_out(
     settings = replace(settings, kv_blocks=blocks + 1, seats=seats)
     return Cache(
         settings,
-        int(pool.tokens),
+        int(pool.tokens(options.get("max_model_len") or own_length(deployment))),
         hints.of_windows(seats, aside),
         (said,) if said else (),
         starts if said else None,
