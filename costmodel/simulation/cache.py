@@ -9,6 +9,7 @@ from costmodel.deployment import Deployment
 from costmodel.hardware.errors import InputError
 from costmodel.memory.blocks import kv_blocks
 from costmodel.memory.pool import own_length, pool_of, workload_settings
+from costmodel.memory.wording import of_start
 from costmodel.simulation import hints
 from costmodel.simulation.options import ServerOptions
 from costmodel.simulation.seats import Seats, seats_of
@@ -111,7 +112,7 @@ def _worked_out(
         return Cache(settings, None, (), (said,))
     longest = options.get("max_model_len") or deployment.architecture.max_positions
     starts = pool.longest(longest) if longest and options.get("engine", "vllm") == "vllm" else longest
-    said = hints.of_start(starts, longest) if starts < longest else ""
+    said = of_start(starts, longest) if starts < longest else ""
     seats = seats_of(pool)
     aside = seats.set_aside(prompt, pool.settings.in_flight)
     blocks = max(int(pool.usable) - aside, 0) // seats.full
