@@ -71,7 +71,12 @@ def model_options(parts: bool = True) -> Callable[[Command], Command]:
         if parts:
             options.append(number("--kv-tokens", help="Tokens that the KV cache holds.  [default: what memory leaves]"))
         options.append(number("--block-size", "block_tokens", help="Tokens of a KV block.  [default: vLLM's]"))
-        options.append(tokens("--max-model-len", help="Longest sequence, prompt and answer.  [default: the model's]"))
+        options.append(
+            tokens(
+                "--max-model-len",
+                help="Longest sequence, prompt and answer; as for vLLM, 32k is 32,000 and 32K is 32,768.  [default: the model's]",
+            )
+        )
         for option in reversed(options):
             command = option(command)
         kept = []

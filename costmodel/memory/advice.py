@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from costmodel.architecture.formats import ELEMENT_BITS
 from costmodel.deployment import Deployment, divides
+from costmodel.dtypes import main_format
 from costmodel.engine import GIB
 from costmodel.memory.capacity import Capacity
 from costmodel.memory.documents import MemoryAdvice, MemoryPlan
@@ -40,11 +42,12 @@ def advise(deployment: Deployment, settings: EngineSettings, made: Capacity, aga
             "--max-num-batched-tokens", _halves("max_num_batched_tokens", settings.token_budget, 256), again
         )
     found += _first("--kv-dtype", [("kv_dtype", "fp8")], again, deployment.kv_dtype != "fp8" and longest > 0)
-    found += _first("--dtype", [("dtype", name) for name in DTYPES if name != deployment.dtype], again)
+    fewer = [name for name in DTYPES if ELEMENT_BITS[name] < ELEMENT_BITS[main_format(deployment.architecture).name]]
+    found += _first("--dtype", [("dtype", name) for name in fewer], again)
     architecture, ep = deployment.architecture, deployment.ep
     most = max(int(kind.attention.query_heads) for kind in architecture.kinds)
     sizes = [size for size in range(deployment.tp + 1, min(most, MOST_GPUS) + 1) if divides(architecture, size, ep)]
-    found += _first("--tp", [("tp", size) for size in sizes], again)
+    found += _more_gpus(sizes, again, not longest)
     stages = [size for size in (2, 4, 8, 16, 32) if deployment.pp < size <= architecture.layer_count]
     found += _first("--pp", [("pp", size) for size in stages], again, not any(each.change == "--tp" for each in found))
     return tuple(found)
@@ -60,6 +63,24 @@ def _smaller_cache(given: int, excess: float, again: Again) -> list[MemoryAdvice
         return []
     concurrency = plan.memory.max_concurrency
     return [MemoryAdvice(change="--kv-cache-memory-gib", value=f"{hundredths / 100:g}", max_concurrency=concurrency)]
+
+
+def _more_gpus(sizes: list[int], again: Again, shorter: bool) -> list[MemoryAdvice]:
+    """Return the smallest tensor-parallel size with which it fits; before it one that is smaller, where a shorter sequence fits."""
+    found: list[MemoryAdvice] = []
+    for size in sizes:
+        plan = again(tp=size)
+        if plan is None:
+            continue
+        if plan.memory.fits:
+            return [*found, MemoryAdvice(change="--tp", value=str(size), max_concurrency=plan.memory.max_concurrency)]
+        length = plan.memory.max_model_len
+        if shorter and not found and length and (plan := again(tp=size, max_model_len=length)) and plan.memory.fits:
+            concurrency = plan.memory.max_concurrency
+            found.append(
+                MemoryAdvice(change="--tp", value=str(size), max_model_len=length, max_concurrency=concurrency)
+            )
+    return found
 
 
 def _halves(name: str, value: int, least: int = 1) -> list[tuple[str, Any]]:

@@ -16,6 +16,7 @@ from costmodel.memory.blocks import stage_kv_bytes
 from costmodel.memory.capacity import Capacity, capacity_of
 from costmodel.memory.documents import EngineFlags, MemoryPlan, MemoryPlanInfo, StageMemory, WeightsRow
 from costmodel.memory.engines import EngineSettings, default_settings
+from costmodel.memory.pool import own_length
 from costmodel.memory.rules import parse_version, vllm_rules
 from costmodel.memory.weights import loaded_weight_rows, stage_patterns
 from costmodel.memory.wording import binding, log_lines, remarks
@@ -23,8 +24,6 @@ from costmodel.prediction import model_info
 
 MOST_TOKENS = 10_000_000
 """Longest sequence that is asked about where the config has no limit."""
-UNLIMITED = 131_072
-"""Taken for the longest sequence of a model whose config does not say."""
 
 
 def plan_memory(
@@ -127,7 +126,7 @@ def make_settings(
     rules = vllm_rules(VLLM_VERSION if engine_version is None else engine_version)
     settings = default_settings(deployment, engine, rules)
     allowed = deployment.architecture.max_positions or MOST_TOKENS
-    longest = deployment.architecture.max_positions or UNLIMITED
+    longest = own_length(deployment)
     if max_model_len is not None:
         longest = whole(max_model_len, "max-model-len", 1)
         if longest > allowed:
@@ -159,11 +158,6 @@ def make_settings(
 
 
 def _document(deployment: Deployment, settings: EngineSettings, longest: int, made: Capacity) -> MemoryPlan:
-    concurrency = made.blocks / made.per_sequence
-    if settings.engine == "vllm" and settings.rules.tokens_by_concurrency:
-        tokens = int(concurrency * longest)
-    else:
-        tokens = made.blocks // len(made.groups) * min(group.block_tokens for group in made.groups)
     stage, null_block = made.fullest, settings.engine == "vllm"
     budget, patterns = made.budgets[stage], stage_patterns(deployment)
     memory = MemoryPlanInfo(
@@ -178,9 +172,9 @@ def _document(deployment: Deployment, settings: EngineSettings, longest: int, ma
         kv_blocks=made.blocks,
         kv_block_tokens=settings.block_tokens,
         kv_groups=len(made.groups),
-        kv_tokens=tokens,
+        kv_tokens=made.tokens,
         kv_blocks_per_sequence=made.per_sequence,
-        max_concurrency=concurrency,
+        max_concurrency=made.concurrency,
         max_model_len=made.longest,
         fits=made.per_sequence + null_block <= made.blocks and not budget.excess,
     )

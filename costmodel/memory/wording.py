@@ -72,6 +72,16 @@ def binding(flags: EngineFlags, memory: MemoryPlanInfo) -> str:
     )
 
 
+def of_start(longest: int, asked: int) -> str:
+    """Say that vLLM does not start, as the KV cache does not hold one sequence of ``max_model_len``.
+
+    Args:
+        longest: with which it starts [tokens].
+        asked: ``max_model_len``, or the model's where it is not given [tokens].
+    """
+    return f"vLLM will not start without --max-model-len {longest} or less: the KV cache does not hold one sequence of {asked:,} tokens"
+
+
 def remarks(deployment: Deployment, settings: EngineSettings) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return notes and warnings about how well the numbers are known."""
     notes, warnings = [], []

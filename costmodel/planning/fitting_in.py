@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from costmodel.deployment import divides
 from costmodel.hardware.errors import InputError
+from costmodel.memory.wording import of_start
 from costmodel.planning.documents import Nearest
 from costmodel.planning.serving import Room, Site, make_site, room
 from costmodel.planning.steady import Steady
-from costmodel.simulation.hints import of_start
 
 
 def needed_blocks(free: Room, load: Steady) -> int:

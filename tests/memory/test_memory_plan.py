@@ -103,6 +103,26 @@ def test_advice_fits_and_is_the_nearest() -> None:
     assert not plan_memory(**asked, max_model_len=length + 1).memory.fits
 
 
+@pytest.mark.parametrize(
+    ("model", "gpu", "shorter", "whole"), [("gemma-3-27b-it", "a100-40gb", 2, 4), ("gpt-oss-120b", "rtx-4090", 4, 8)]
+)
+def test_fewer_gpus_may_hold_a_shorter_sequence(model: str, gpu: str, shorter: int, whole: int) -> None:
+    first, second = (each for each in plan_memory(model, gpu).advice if each.change == "--tp")
+    assert (first.value, second.value, second.max_model_len) == (str(shorter), str(whole), None)
+    length = first.max_model_len
+    assert length == plan_memory(model, gpu, tp=shorter).memory.max_model_len > 0
+    made = plan_memory(model, gpu, tp=shorter, max_model_len=length)
+    assert made.memory.fits
+    assert made.memory.max_concurrency == first.max_concurrency
+    assert plan_memory(model, gpu, tp=shorter // 2).memory.max_model_len == 0
+
+
+def test_no_dtype_of_as_many_bits_is_advised() -> None:
+    assert "--dtype" not in {each.change for each in plan_memory("gpt-oss-120b", "h100").advice}  # mxfp4; not int4
+    [each] = [each for each in plan_memory("gemma-3-27b-it", "a100-40gb").advice if each.change == "--dtype"]
+    assert each.value == "int4"  # bf16; fp8 leaves too little
+
+
 def test_a_model_that_leaves_no_room_names_what_takes_it() -> None:
     plan = plan_memory(model="Llama-3.3-70B-Instruct")
     assert "weights of 131.4 GiB" in plan.binds
