@@ -203,3 +203,19 @@ def test_every_stage_of_a_pipeline_has_to_hold_a_given_kv_cache() -> None:
     )
     for size, fits in ((int(left), True), (int(left) + 2**20, False)):
         assert plan_memory(**asked, kv_cache_memory_bytes=size).memory.fits is fits
+
+
+@pytest.mark.parametrize("length", [4096, 131_072])
+def test_a_kv_cache_given_too_small_is_told_the_smallest_that_is_enough(length: int) -> None:
+    plan = plan_memory(kv_cache_memory_bytes=GIB // 1000, max_model_len=length)
+    [value] = [float(each.value) for each in plan.advice if each.change == "--kv-cache-memory-gib"]
+    assert plan_memory(kv_cache_memory_bytes=int(value * GIB), max_model_len=length).memory.fits
+    assert not plan_memory(kv_cache_memory_bytes=int((value - 0.01) * GIB), max_model_len=length).memory.fits
+
+
+@pytest.mark.parametrize("fraction", [0.0001, 0.3, 0.425])
+def test_the_smallest_fraction_of_memory_that_is_enough(fraction: float) -> None:
+    plan = plan_memory(gpu_memory_utilization=fraction)
+    [value] = [float(each.value) for each in plan.advice if each.change == "--gpu-memory-utilization"]
+    assert plan_memory(gpu_memory_utilization=value).memory.fits
+    assert not plan_memory(gpu_memory_utilization=value - 0.01).memory.fits
