@@ -9,7 +9,7 @@ from costmodel.checks import MAX_SECONDS, positive
 from costmodel.hardware.errors import InputError
 from costmodel.planning.documents import Nearest, Plan, Slo
 from costmodel.planning.serving import Site
-from costmodel.planning.steady import Steady
+from costmodel.planning.steady import Steady, before_engine_s
 
 Answer = TypeVar("Answer", bound=Plan)
 Holds = Callable[[int], bool]
@@ -88,6 +88,23 @@ def nearest_limit(name: str, seconds: float, what: str = "") -> Nearest:
         change=f"--{name}-ms",
         value=value,
         text=f"a limit of {value * 1e3:.6g} ms on the {name.upper()}{f' ({what})' if what else ''}",
+    )
+
+
+def sent(site: Site, load: Steady, where: str = "") -> tuple[str, ...]:
+    """Return a note on the part of the TTFT that lies before the engine has the prompt; nothing where there is none.
+
+    Args:
+        site: model and GPU.
+        load: streams and prompts.
+        where: which GPU, in words, where there are several.
+    """
+    before = before_engine_s(site, load)
+    if not before:
+        return ()
+    return (
+        f"TTFT counts from when the prompt is sent: {ms(before)} of it{where} pass before the engine has the prompt "
+        "(fitted, for this load); simulate interference counts from there",
     )
 
 

@@ -85,6 +85,7 @@ def _plan(
     common = made.common("disaggregation") | {"closed_form": made.closed_form}
     if (nowhere := made.nowhere()) is not None:
         return FleetPlan(**common, **nowhere)
+    common["notes"] += made.sent(1)
     question = _Question(made, pools, progress)
     alone = run_alone(made.traffic, pools)
     if not alone.meets:

@@ -83,7 +83,9 @@ class Checked(Sparse):
     """The longest gap, by the equations."""
     tpot_s: float | None = None
     ttft_s: float | None = None
-    """Of a prompt that comes at the worst moment."""
+    """Of a prompt that comes at the worst moment, from when it is sent."""
+    before_engine_s: float | None = None
+    """Of ``ttft_s``: until the engine has the prompt."""
     level: float | None = None
     """Share of the measurements that lie in intervals such as those below."""
     itl_interval_s: tuple[float, float] | None = None
@@ -97,7 +99,7 @@ class Checked(Sparse):
     """The longest gap of the simulation."""
     simulated_tpot_s: float | None = None
     simulated_ttft_s: float | None = None
-    """The longest TTFT of the simulation."""
+    """The longest TTFT of the simulation, and ``before_engine_s``."""
     simulated_prompts: int | None = None
     """Prompts that it served; with 0 it confirms nothing."""
 
@@ -135,7 +137,7 @@ class ChunkPoint(Frozen):
     itl_s: float
     """The longest gap of a stream."""
     ttft_s: float
-    """Of a prompt that comes at the worst moment."""
+    """Of a prompt that comes at the worst moment, from when it is sent."""
     chunks: int
     keeps_up: bool
     """Whether a prompt is done before the next one comes."""
@@ -184,6 +186,9 @@ class GpuOption(Sparse):
     """``roofline`` is a floor: no is no, yes is maybe."""
     tpot_s: float | None = None
     ttft_s: float | None = None
+    """At the worst moment, from when the prompt is sent."""
+    before_engine_s: float | None = None
+    """Of ``ttft_s``: until the engine has the prompt."""
     itl_s: float | None = None
     cost_per_hour: float | None = None
     cost_per_million_tokens: float | None = None

@@ -90,6 +90,7 @@ def _plan(
     most = min(len(traffic.requests), MOST_SERVERS)
     found = search.fewest(min(form_found.servers, most), most, lambda: run_alone(traffic))
     common |= {"closed_form": form_found, "runs": search.all()}
+    common["notes"] += made.sent(found or most)
     if found is None:
         return FleetPlan(**common, **refusal(made, search.alone, search.run(most)))
     for count in range(max(found - 1 - around, 1), min(found + around, most) + 1):

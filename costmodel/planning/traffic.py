@@ -105,6 +105,17 @@ class Asked:
         """Return what advice has beside the number of servers, and its binding: ``max_model_len``, where vLLM needs one to start."""
         return {} if self.server.starts is None else {"max_model_len": self.server.starts}
 
+    def sent(self, count: int) -> tuple[str, ...]:
+        """Return a note on the part of the latencies that lies before the engine has a request, where ``count`` servers share the load."""
+        fixed, each = self.traffic.server(count).delay
+        if not fixed and not each:
+            return ()
+        parts = [ms(fixed), *([f"{1e6 * each:.3g} µs per prompt token"] if each else [])]
+        return (
+            f"TTFT and end-to-end latency count from when a request is sent: {' + '.join(parts)} pass before the engine has "
+            "the request (fitted, for this load)",
+        )
+
     def too_short(self, run: FleetRun, kind: str = "") -> tuple[str, ...]:
         """Return a warning if arrivals end before servers are full, or before it shows that they do not keep up; nothing otherwise.
 
