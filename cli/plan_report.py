@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from costmodel.cli.text import count, milliseconds, percent, plural, seconds, significant, table, wrapped
-from costmodel.planning.documents import Checked, ChunkPlan, FleetPlan, FleetRun, GpuPlan, Plan, SizePlan
+from costmodel.planning.documents import Checked, ChunkPlan, FleetPlan, FleetRun, GpuOption, GpuPlan, Plan, SizePlan
 
 MOST_POINTS = 9
 """Rows of the trade-off."""
@@ -30,7 +30,10 @@ def report(plan: Plan) -> str:
         parts.append(_parts(plan))
     elif isinstance(plan, FleetPlan):
         parts += _fleets(plan)
-    said = [wrapped(f"note: {note}") for note in plan.notes] + [wrapped(f"warning: {text}") for text in plan.warnings]
+    marks = _marks(plan) if isinstance(plan, GpuPlan) else {}
+    said = [wrapped(f"note: {note}") for note in plan.notes]
+    said += [wrapped(f"warning: {text}") for text in plan.warnings if text not in marks]
+    said += [wrapped(f"warning {mark}: {text}") for text, mark in marks.items()]
     if said:
         parts.append("\n".join(said))
     return "\n\n".join(parts)
@@ -161,24 +164,49 @@ def _bounds(plan: SizePlan) -> list[str]:
     return ["What each limit allows by itself:\n" + table(rows)]
 
 
+def _marks(plan: GpuPlan) -> dict[str, str]:
+    """Return warning of a row → the letter that stands beside its answer; of a `maybe` the line below the table tells."""
+    texts = (text for each in plan.options if each.rung == "calibrated" for text in each.warnings)
+    return {text: f"({_letters(index)})" for index, text in enumerate(dict.fromkeys(texts))}
+
+
+def _letters(index: int) -> str:
+    """Return a to z, aa, ab …"""
+    return (_letters(index // 26 - 1) if index >= 26 else "") + chr(ord("a") + index % 26)
+
+
+def _holds(option: GpuOption, marks: Mapping[str, str]) -> str:
+    """Return whether a part holds the limits, with the letters of its warnings."""
+    if not option.meets:
+        return "no"
+    answer = "yes" if option.rung == "calibrated" else "maybe"
+    return " ".join([answer, *(marks[text] for text in option.warnings if text in marks)])
+
+
 def _parts(plan: GpuPlan) -> str:
-    rows = []
+    rows, marks = [], _marks(plan)
+    limited = any(each.max_model_len is not None for each in plan.options)
     priced = any(each.cost_per_hour is not None for each in plan.options)
     for each in plan.options:
         row = [
             each.gpu,
             count(each.gpus) + (f" (TP {each.tensor_parallel})" if 1 < each.gpus != each.tensor_parallel else ""),
-            "yes" if each.meets and each.rung == "calibrated" else "maybe" if each.meets else "no",
+            _holds(each, marks),
         ]
         row += [_ms(each.tpot_s), _ms(each.ttft_s), _ms(each.itl_s)]
         if priced:
             row += ["" if each.cost_per_hour is None else significant(each.cost_per_hour, 4)]
             row += ["" if each.cost_per_million_tokens is None else significant(each.cost_per_million_tokens, 3)]
+        if limited:
+            row += ["" if each.max_model_len is None else count(each.max_model_len)]
         rows.append([*row, each.why if len(each.why) <= _WHY else each.why[: _WHY - 1] + "…"])
     currency = f" [{plan.currency}]" if plan.currency else ""
     header = ["GPU", "number", "holds", "TPOT ms", "TTFT ms", "longest gap ms"]
     header += [f"per hour{currency}", f"per 1M tokens, all decoding{currency}"] if priced else []
+    header += ["max_model_len"] if limited else []
     text = _left_end(rows, [*header, "why"])
+    if limited:
+        text += "\n  max_model_len: the longest --max-model-len with which vLLM starts, where it does not start with the model's own"
     if priced:
         text += "\n  per 1M tokens: of output, while all streams decode"
     if any(each.meets and each.rung == "roofline" for each in plan.options):

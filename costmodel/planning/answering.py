@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from costmodel.checks import MAX_SECONDS, positive
 from costmodel.hardware.errors import InputError
-from costmodel.planning.documents import Nearest, Plan, Slo
+from costmodel.planning.documents import FleetPlan, Nearest, Plan, Slo
 from costmodel.planning.serving import Site
 from costmodel.planning.steady import Steady, before_engine_s
 
@@ -164,11 +164,20 @@ def verified(plan: Answer, ask: Callable[[str, Any], Plan]) -> Answer:
         if other.feasible:
             starts = other.advice and other.advice.max_model_len
             also = f", with --max-model-len {starts} or less" if starts and name != "max_model_len" else ""
-            near.append(each.model_copy(update={"text": each.text + also}))
+            servers, gpus = fleet(other)
+            also += servers
+            near.append(each.model_copy(update={"text": each.text + also, "gpus": gpus}))
         else:
             text = f"{each.text}; not enough by itself, as then {other.binds}"
             near.append(each.model_copy(update={"enough": False, "text": text}))
     return plan.model_copy(update={"nearest": tuple(near)})
+
+
+def fleet(plan: Plan) -> tuple[str, int | None]:
+    """Return what an answer about a fleet takes, in words and in GPUs; nothing of another one."""
+    if not isinstance(plan, FleetPlan) or plan.at is None:
+        return "", None
+    return f": {plan.at.servers:,} servers, {plan.at.gpus:,} GPUs", plan.at.gpus
 
 
 def last_that(holds: Holds, least: int, most: int) -> int | None:

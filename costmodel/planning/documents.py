@@ -42,6 +42,8 @@ class Nearest(Sparse):
     """Canonical name of the part, of ``--gpu``."""
     text: str
     """The same in words, with the unit."""
+    gpus: int | None = None
+    """What all servers of a fleet take with this change, simulated."""
     enough: bool = True
     """Whether all limits hold after this change alone; otherwise ``text`` says what does not."""
 
@@ -193,6 +195,10 @@ class GpuOption(Sparse):
     cost_per_hour: float | None = None
     cost_per_million_tokens: float | None = None
     """Of output, while all streams decode."""
+    max_model_len: int | None = None
+    """Where it meets the limits: longest with which vLLM starts, if it does not start with the model's own."""
+    warnings: tuple[str, ...] = ()
+    """Where it meets the limits: what its times do not rest on, such as rates that are not in the calibration."""
 
 
 class GpuPlan(Plan):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from costmodel.deployment import divides
 from costmodel.hardware.errors import InputError
 from costmodel.planning.documents import Nearest
@@ -38,9 +40,14 @@ def seats(site: Site, load: Steady, budget: int) -> int:
 
 def more_gpus(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | None:
     """Return the smallest tensor-parallel size at which a load fits; None if there is none within a node."""
+    return next(larger_sizes(site, load, budget, seqs), None)
+
+
+def larger_sizes(site: Site, load: Steady, budget: int, seqs: int) -> Iterator[Nearest]:
+    """Yield the larger tensor-parallel sizes within a node at which a load fits, the smallest first."""
     deployment = site.deployment
     if deployment is None or site.options.get("kv_tokens") is not None:
-        return None
+        return
     most = int(deployment.profile.link.gpus_per_node.value)
     for size in range(deployment.tp + 1, most + 1):
         if not divides(deployment.architecture, size, deployment.ep):
@@ -50,8 +57,7 @@ def more_gpus(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | Non
         except InputError:
             continue
         if fits(other, load, budget, seqs):
-            return Nearest(change="--tp", value=size, text=f"tensor-parallel size {size}")
-    return None
+            yield Nearest(change="--tp", value=size, text=f"tensor-parallel size {size}")
 
 
 def no_room(site: Site, load: Steady, budget: int, seqs: int) -> str:

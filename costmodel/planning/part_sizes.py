@@ -15,6 +15,7 @@ from costmodel.planning.documents import GpuOption, Slo
 from costmodel.planning.fitting_in import needed_blocks, no_room, seats
 from costmodel.planning.serving import PlanOptions, Site, make_site, room
 from costmodel.planning.steady import MEASURES, Steady, before_engine_s, keeps_up, taken_s
+from costmodel.planning.trusting import outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,11 @@ class Wanted:
 def taken(option: GpuOption) -> float:
     """Return how long the engine takes for a prompt, by which prompts come too fast or not [s]."""
     return (option.ttft_s or 0.0) - (option.before_engine_s or 0.0)
+
+
+def starting(option: GpuOption) -> str:
+    """Say which ``--max-model-len`` it takes to start, if any."""
+    return "" if option.max_model_len is None else f" (--max-model-len {option.max_model_len} or less)"
 
 
 def sizes(part: str, price: float | None, wanted: Wanted) -> Iterable[GpuOption]:
@@ -119,6 +125,9 @@ def _option(site: Site, common: dict[str, Any], wanted: Wanted, price: float | N
     tokens = replicas * load.streams / values["tpot"]  # none where the mean gap has no end
     common |= {f"{name}_s": value for name, value in values.items() if value < math.inf}
     common["before_engine_s"] = before_engine_s(site, load)
+    if not missed:
+        common["max_model_len"] = free.too_long(site)
+        common["warnings"] = (*site.warnings, *outside(site, (load, budget)))
     return GpuOption(
         **{**common, "meets": not missed}, missed=tuple(missed), why="; ".join(said),
         cost_per_million_tokens=cost / (tokens * 3600) * 1e6 if cost is not None and tokens else None,

@@ -15,10 +15,9 @@ from costmodel.hardware.errors import InputError
 from costmodel.planning.answering import limits_of, ms, nearest_limit, sent, too_long, up, verified
 from costmodel.planning.documents import Advice, GpuOption, GpuPlan, Nearest
 from costmodel.planning.fitting_in import fewer_streams, seats, to_start
-from costmodel.planning.part_sizes import Wanted, closest, rank, ranked, sizes, taken
+from costmodel.planning.part_sizes import Wanted, closest, rank, ranked, sizes, starting, taken
 from costmodel.planning.serving import PlanOptions
 from costmodel.planning.steady import MEASURES, checked
-from costmodel.planning.trusting import outside
 from costmodel.prices import Prices, read_prices
 
 
@@ -145,16 +144,15 @@ def _plan(parts: Mapping[str, str], wanted: Wanted, table: Prices | None) -> Gpu
             "no part with a calibration will do: the advice rests on datasheet rates, a floor; measured steps take longer",
         )
     site = wanted.site(parts[best.gpu], best.tensor_parallel)
-    budget = wanted.budget(site)
-    starts, said = to_start(site, budget, seats(site, load, budget))
-    warnings += (*site.warnings, *said, *outside(site, (load, budget)))
+    budget, starts = wanted.budget(site), best.max_model_len
+    warnings += (*to_start(site, budget, seats(site, load, budget))[1], *best.warnings)
     common["notes"] += tuple(note for note in site.notes if note.startswith("calibration "))
     common["notes"] += sent(site, load, f" on {best.name}")
     what = "cheapest" if table else "fewest GPUs"
     smaller = [each for each in tried if each.gpu == best.gpu and each.tensor_parallel < best.tensor_parallel]
     binding = smaller[-1].missed[0] if smaller else "price" if table else "gpus"
     binds = f"{what}: {best.gpus} × {best.name}"
-    alike = [each.gpu for each in good if (each.rung, rank(each)[:2]) == (best.rung, rank(best)[:2])]
+    alike = [each.gpu + starting(each) for each in good if (each.rung, rank(each)[:2]) == (best.rung, rank(best)[:2])]
     if len(alike) > 1:
         binds = f"{what}: {best.gpus} of any of {', '.join(alike)}; of these {best.name} has the least TPOT"
     if smaller:
@@ -250,7 +248,7 @@ def _that_holds(parts: Mapping[str, str], last: GpuOption, wanted: Wanted) -> tu
     best = min(
         fitting, key=lambda option: (not option.meets, option.gpus, option.rung == "roofline", option.tpot_s or 0.0)
     )
-    text = f"{best.gpus} × {best.name} (--gpu {best.gpu})"
+    text = f"{best.gpus} × {best.name} (--gpu {best.gpu}){starting(best)}"
     if not best.meets:
         text += f", which hold it; not enough by itself, as then {best.why}"
     return (Nearest(change="--gpu", value=best.gpus, gpu=best.gpu, text=text, enough=best.meets),)

@@ -44,6 +44,18 @@ def test_the_command_and_the_function_give_one_document(command: str, function: 
     assert found["binds"]
 
 
+def test_rows_of_parts_have_marks_that_lead_to_their_warnings() -> None:
+    lines = printed("plan gpu --tpot-ms 50 --model gpt-oss-120b --gpu rtx-4090,l40s").splitlines()
+    [row] = [line for line in lines if line.startswith("  rtx-4090")]
+    assert "yes (a) (b)" in row
+    assert "87,936" in row
+    for mark in ("(a)", "(b)"):
+        assert sum(line.startswith(f"warning {mark}: not in the calibration") for line in lines) == 1
+    alone = printed("plan gpu --tpot-ms 50 --model gpt-oss-120b --gpu rtx-4090")
+    assert alone.count("all_reduce") == 1
+    assert "vLLM will not start without --max-model-len 87936 or less" in alone
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [

@@ -95,6 +95,25 @@ def test_a_model_that_does_not_fit() -> None:
     assert plan.runs == ()
 
 
+def test_more_gpus_per_server_may_take_fewer_in_all() -> None:
+    """At TP 2 the weights of 70 GB each leave room for two requests or three, at TP 4 for many."""
+    asked: dict[str, Any] = {"ttft": 2.0, "percentile": 95.0, "prompt": 2000, "output": 300, "requests": 600}
+    model = "Llama-3.3-70B-Instruct"
+    plan = costmodel.plan_replicas(5.0, **asked, model=model)
+    assert not plan.feasible
+    smallest, fewest = plan.nearest
+    assert (smallest.change, smallest.value, smallest.enough) == ("--tp", 2, True)
+    assert (fewest.change, fewest.value, fewest.enough) == ("--tp", 4, True)
+    for near in plan.nearest:
+        found = costmodel.plan_replicas(5.0, **asked, model=model, tp=int(near.value)).at
+        assert found is not None
+        assert near.gpus == found.gpus
+        assert f"{found.servers} servers, {found.gpus} GPUs" in near.text
+    assert smallest.gpus is not None
+    assert fewest.gpus is not None
+    assert fewest.gpus < smallest.gpus
+
+
 def test_requests_that_no_server_takes() -> None:
     plan = costmodel.plan_replicas(5.0, ttft=1.0, max_model_len=1000, **LOAD)
     assert not plan.feasible
