@@ -67,7 +67,7 @@ def _load(plan: Plan) -> str:
             f"and answers of {_lengths(load, 'output')} tokens, {load['requests']:,} simulated"
         )
     streams, context, prompt = load["streams"], load["context_tokens"], load.get("prompt_tokens")
-    text = f"{'as many streams as can be' if streams is None else f'{streams:,} streams'} at "
+    text = f"{'as many streams as can be' if streams is None else plural(int(streams), 'stream')} at "
     text += "as long a context as can be" if context is None else f"context {context:,}"
     if plan.plan == "prompt":
         text += ", and as long a prompt as can be"
@@ -238,10 +238,12 @@ def _fleets(plan: FleetPlan) -> list[str]:
         what = "requests" if plan.plan == "replicas" else "requests to decode"
         parts.append(
             f"Simulated, the same requests each time:\n{_runs(plan, plan.runs)}\n"
-            f"  load: {what} per second, of those that the closed form gives so many servers; KV cache: the most in use on one server"
+            + wrapped(f"  load: {what} per second, of those that {_by_whom(plan)}")
+            + "\n  KV cache: the most in use on one server"
         )
     if plan.together is not None:
-        parts.append("As few servers that do both, for the same limits:\n" + _runs(plan, [plan.together]))
+        both = [*([plan.together_before] if plan.together_before else []), plan.together]
+        parts.append("As few servers that do both, for the same limits:\n" + _runs(plan, both))
     return parts
 
 
@@ -249,7 +251,7 @@ def _runs(plan: FleetPlan, runs: Sequence[FleetRun]) -> str:
     at = f"p{plan.limits.percentile:g}"
     rows = []
     for run in runs:
-        chosen = " ←" if plan.at == run else ""
+        chosen = " ←" if run in (plan.at, plan.together) else ""
         servers = count(run.servers) if run.prefill_servers is None else f"{run.prefill_servers} + {run.decode_servers}"
         rows.append(
             [
@@ -271,15 +273,37 @@ def _runs(plan: FleetPlan, runs: Sequence[FleetRun]) -> str:
         "KV cache",
         "missed",
     ]
+    if all(_asked(plan, run) is None for run in runs):
+        rows, header = [[*row[:8], *row[9:]] for row in rows], [*header[:8], *header[9:]]
     return table(rows, header, left=1)
 
 
+def _answered(plan: FleetPlan) -> float:
+    """Return the requests per second that one server answers."""
+    assert plan.closed_form is not None
+    return plan.rate_per_server or plan.closed_form.rate_per_server
+
+
+def _by_whom(plan: FleetPlan) -> str:
+    """Say where the rate of a server is from."""
+    if plan.closed_form is None or _answered(plan) <= plan.closed_form.rate_per_server:
+        return "the closed form gives so many servers"
+    return (
+        "the simulation gives so many servers (more than the closed form, which counts sequences at their full length)"
+    )
+
+
+def _counted(plan: FleetPlan, run: FleetRun) -> int | None:
+    """Return the servers of a fleet that the closed form is about."""
+    return run.servers if plan.plan == "replicas" else run.decode_servers
+
+
 def _asked(plan: FleetPlan, run: FleetRun) -> float | None:
-    """Return the rate as a share of what so many servers answer by the closed form; None for servers that it is not about."""
-    servers = run.servers if plan.plan == "replicas" else run.decode_servers
+    """Return the rate as a share of what so many servers answer; None for servers that the closed form is not about."""
+    servers = _counted(plan, run)
     if plan.closed_form is None or servers is None:
         return None
-    return float(plan.workload["rate_per_s"] or 0) / (servers * plan.closed_form.rate_per_server)
+    return float(plan.workload["rate_per_s"] or 0) / (servers * _answered(plan))
 
 
 def _share(value: float | None) -> str:

@@ -56,6 +56,11 @@ def ms(seconds: float) -> str:
     return f"{seconds:.4g} s"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return ``1 stream`` or ``32 streams``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def over(seconds: float, limit: float) -> str:
     """Say that a time is over its limit, with as many digits as it takes to tell them apart."""
     factor, unit = (1.0, "s") if limit >= 1 or seconds >= 10 else (1e3, "ms")
@@ -177,7 +182,7 @@ def fleet(plan: Plan) -> tuple[str, int | None]:
     """Return what an answer about a fleet takes, in words and in GPUs; nothing of another one."""
     if not isinstance(plan, FleetPlan) or plan.at is None:
         return "", None
-    return f": {plan.at.servers:,} servers, {plan.at.gpus:,} GPUs", plan.at.gpus
+    return f": {counted(plan.at.servers, 'server')}, {counted(plan.at.gpus, 'GPU')}", plan.at.gpus
 
 
 def last_that(holds: Holds, least: int, most: int) -> int | None:

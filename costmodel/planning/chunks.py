@@ -10,6 +10,7 @@ from typing import Any, Unpack
 from costmodel.checks import whole
 from costmodel.hardware.errors import InputError
 from costmodel.planning.answering import (
+    counted,
     first_that,
     head,
     last_that,
@@ -310,7 +311,7 @@ class _Question:
         load = self.load
         limit, decode = self.slo.itl_s or 0.0, decode_s(self.site.clock, load)
         if decode > limit:
-            what = f"a decode step of {load.streams} streams alone takes {ms(decode)}, over the limit of {ms(limit)}"
+            what = f"a decode step of {counted(load.streams, 'stream')} alone takes {ms(decode)}, over the limit of {ms(limit)}"
         else:
             what = f"even the smallest chunk makes a step of {ms(self.gap(load.streams + 1))}, over the limit of {ms(limit)}"
         near, budget = [], self._first(self.keeps_up, load.every) or self.top
@@ -318,7 +319,7 @@ class _Question:
             near.append(nearest_limit("itl", self.gap(budget), f"with {budget:,} tokens per step"))
         fewer = last_that(self._calm_with, 1, load.streams - 1)
         if fewer is not None:
-            near.append(Nearest(change="--streams", value=fewer, text=f"{fewer:,} streams"))
+            near.append(Nearest(change="--streams", value=fewer, text=counted(fewer, "stream")))
         return _Found(None, False, "itl", what, tuple(near))
 
     def _calm_with(self, streams: int) -> bool:

@@ -257,6 +257,8 @@ class FleetPlan(Plan):
 
     plan: Literal["replicas", "disaggregation"]
     closed_form: ClosedForm | None = None
+    rate_per_server: float | None = None
+    """What one server of the answer can do: by the closed form, or more where fewer servers than it says hold all limits [requests/s]."""
     at: FleetRun | None = None
     """The answer, simulated."""
     before: tuple[FleetRun, ...] = ()
@@ -265,3 +267,5 @@ class FleetPlan(Plan):
     """All that was simulated, by number of servers."""
     together: FleetRun | None = None
     """Disaggregation: the fewest servers that do both and hold the same limits."""
+    together_before: FleetRun | None = None
+    """One of these fewer."""

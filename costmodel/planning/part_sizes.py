@@ -10,7 +10,7 @@ from typing import Any
 from costmodel.deployment import divides
 from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import InputError
-from costmodel.planning.answering import ms, over, too_long
+from costmodel.planning.answering import counted, ms, over, too_long
 from costmodel.planning.documents import GpuOption, Slo
 from costmodel.planning.fitting_in import needed_blocks, no_room, seats
 from costmodel.planning.serving import PlanOptions, Site, make_site, room
@@ -97,9 +97,7 @@ def _option(site: Site, common: dict[str, Any], wanted: Wanted, price: float | N
         return GpuOption(**common, missed=("max_model_len",), why=longer[0])
     free = room(site, budget, seats(site, load, budget))  # before the budget: too few seats are so on every part
     if budget <= load.streams:
-        why = (
-            f"its default token budget of {budget:,} has no room for a prompt beside {load.streams:,} streams (--chunk)"
-        )
+        why = f"its default token budget of {budget:,} has no room for a prompt beside {counted(load.streams, 'stream')} (--chunk)"
         return GpuOption(**common, missed=("token_budget",), why=why)
     if not free.holds(site, needed := needed_blocks(free, load)):
         why = f"KV cache: {needed:,} blocks are needed, {free.blocks:,} free"

@@ -12,7 +12,7 @@ from costmodel.architecture.source import load_model
 from costmodel.checks import whole
 from costmodel.hardware.catalog import gpu_names, is_path, load_gpu
 from costmodel.hardware.errors import InputError
-from costmodel.planning.answering import limits_of, ms, nearest_limit, sent, too_long, up, verified
+from costmodel.planning.answering import counted, limits_of, ms, nearest_limit, sent, too_long, up, verified
 from costmodel.planning.documents import Advice, GpuOption, GpuPlan, Nearest
 from costmodel.planning.fitting_in import fewer_streams, seats, to_start
 from costmodel.planning.part_sizes import Wanted, closest, rank, ranked, sizes, starting, taken
@@ -71,7 +71,8 @@ def plan_gpu(
             raise InputError(f"chunk must be a whole number or 'engine', not {chunk!r}")
         if whole(chunk, "chunk", 1) <= load.streams:
             raise InputError(
-                f"a token budget of {chunk} leaves no room for a prompt beside {load.streams} streams; use at least {load.streams + 1}"
+                f"a token budget of {chunk} leaves no room for a prompt beside {counted(load.streams, 'stream')}; "
+                f"use at least {load.streams + 1}"
             )
     table = None if prices is None else read_prices(prices)
     parts = _parts(gpus, table)

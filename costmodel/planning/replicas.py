@@ -114,5 +114,6 @@ def _plan(
             binding={"replicas": binding, "gpus": binding} | dict.fromkeys(made.to_start(), "kv_memory"),
         ),
         at=at,
+        rate_per_server=made.rate_per_server(at, found),
         before=(below,) if below else (),
     )

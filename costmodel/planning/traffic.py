@@ -131,6 +131,18 @@ class Asked:
             "the request (fitted, for this load)",
         )
 
+    def rate_per_server(self, run: FleetRun, servers: int) -> float:
+        """Return the rate that one server answers: by the closed form, or what it answers in a simulation that holds the limits.
+
+        The latter may be more, as the closed form counts sequences at their full length; it counts only if arrivals last long enough.
+
+        Args:
+            run: the fleet that is the answer.
+            servers: of it that the closed form is about.
+        """
+        simulated = 0.0 if self.too_short(run) else float(self.workload["rate_per_s"] or 0) / servers
+        return max(self.closed_form.rate_per_server, simulated)
+
     def too_short(self, run: FleetRun, kind: str = "") -> tuple[str, ...]:
         """Return a warning if arrivals end before servers are full, or before it shows that they do not keep up; nothing otherwise.
 
