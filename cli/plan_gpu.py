@@ -28,7 +28,9 @@ from costmodel.planning.parts import plan_gpu
 
 @click.command("gpu")
 @limit_option("tpot", "Limit on the mean gap of a stream.  [default: none]")
-@limit_option("ttft", "Limit on the TTFT of the long prompt, at the worst moment.  [default: none]")
+@limit_option(
+    "ttft", "Limit on the TTFT of the long prompt, from when it is sent, at the worst moment.  [default: none]"
+)
 @limit_option("itl", "Limit on every gap of the streams.  [default: none]")
 @tokens("--prompt", default="8000", help="Tokens of the long prompt.")
 @number("--streams", default="32", help="Streams that decode.")

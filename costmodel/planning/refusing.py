@@ -61,8 +61,8 @@ def _that_are_taken(made: Asked, binding: str) -> tuple[Nearest, ...]:
     near: list[Nearest] = []
     tokens = max(request.prompt + request.output for request in made.traffic.requests)
     deployment = made.server.deployment
-    if binding == "kv_memory" and (more := made.more_gpus(tokens)) is not None:
-        near.append(more)
+    if binding == "kv_memory":
+        near += made.more_gpus(tokens)
     if binding == "kv_memory" and made.traffic.options.get("kv_tokens") is not None:
         size = made.server.settings.block_tokens
         held = -(-tokens // size) * size

@@ -200,6 +200,8 @@ def test_warnings_and_notes_of_simulations_are_told(own_folder: Path) -> None:
     assert "warning of 2 rows: no calibration in use" in text
     assert "note: only vLLM's defaults are known" in text.replace("\n  ", " ")
     assert "note: h100 is taken as" in text
+    said = text[text.index("note: ") :]
+    assert "\n\n" not in said  # one after another, as everywhere
 
 
 def test_prices_are_told_as_in_plan(own_folder: Path) -> None:
