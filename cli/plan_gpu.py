@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from costmodel.checks import whole
 from costmodel.cli.options import Values, prices_option
 from costmodel.cli.plan_options import (
     answer_options,
@@ -59,6 +60,8 @@ def command(as_json: bool, plot: str | None, force: bool, **options: Any) -> int
         raise InputError("--chunk must be a number of tokens here, or `engine` for vLLM's default on each part")
     limits = take_limits(options, "tpot", "ttft", "itl")
     load = take_single(options, "prompt", "streams", "context", "every", "most")
+    if load["most"] is not None:
+        whole(load["most"], "--max-gpus", 1)
     parts, prices = options.pop("gpus"), options.pop("prices")
     plan = plan_gpu(**load, **limits, gpus=parts, prices=prices, chunk=chunk or "engine", **take_model(options))
     if path is not None:

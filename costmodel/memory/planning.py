@@ -121,8 +121,7 @@ def make_settings(
         InputError: as in :func:`plan_memory`.
     """
     engine = choice(engine, ENGINES, "engine")
-    if engine_version is not None and engine != "vllm":
-        raise InputError(f"engine-version is known for vllm only; {engine} has one rule here: leave it out")
+    _check_flags(engine, engine_version, eager=enforce_eager, hybrid=hybrid_kv_cache)
     rules = vllm_rules(VLLM_VERSION if engine_version is None else engine_version)
     settings = default_settings(deployment, engine, rules)
     allowed = deployment.architecture.max_positions or MOST_TOKENS
@@ -155,6 +154,20 @@ def make_settings(
             raise InputError(f"kv-cache-memory is vLLM's; give {engine} its memory fraction")
         settings = replace(settings, kv_cache_bytes=whole(kv_cache_memory_bytes, "kv-cache-memory", 1, 10**15))
     return replace(settings, eager=bool(enforce_eager), hybrid=bool(hybrid_kv_cache)), longest
+
+
+def _check_flags(engine: str, version: str | None, *, eager: bool, hybrid: bool) -> None:
+    """Refuse what has no say in the rule of an engine."""
+    if engine == "vllm":
+        return
+    if version is not None:
+        raise InputError(f"engine-version is known for vllm only; {engine} has one rule here: leave it out")
+    if eager:
+        raise InputError(f"enforce-eager is for vllm, whose budget has the CUDA graphs in it; {engine}'s has not")
+    if engine == "trtllm" and not hybrid:
+        raise InputError(
+            "disable-hybrid-kv-cache-manager is vLLM's; by trtllm's rule here windowed layers keep every token anyway"
+        )
 
 
 def _document(deployment: Deployment, settings: EngineSettings, longest: int, made: Capacity) -> MemoryPlan:

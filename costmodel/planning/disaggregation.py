@@ -163,11 +163,9 @@ class _Question:
         prefill = self._prefilling() or self._enough_to_prefill(1)
         while prefill is not None and prefill <= self.most:
             found = self._decoding(prefill, decode)
-            if found is None:  # the end-to-end latency, of which the prefill is a part
+            # without a number that decodes, it is the end-to-end latency, of which the prefill is a part; else the TTFT
+            if found is None or not self.run(prefill, found).meets:
                 prefill = self._enough_to_prefill(prefill + 1)
-                continue
-            if not self.run(prefill, found).meets:  # the TTFT
-                prefill += 1
                 continue
             prefill, found = self._traded(prefill, found)
             while prefill > 1 and self.run(prefill - 1, found).meets:

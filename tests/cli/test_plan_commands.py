@@ -10,6 +10,7 @@ import pytest
 import costmodel
 from tests.cli.runner import document, parse, printed, refusal, run
 
+OF_RATES = ("--prompt 5000", "--output 3", "--burstiness 0.5", "--spread 0.5", "--requests 5")
 FLEET = "--rate 20 --prompt 1000 --output 50 --requests 100"
 
 
@@ -158,6 +159,19 @@ def test_the_answer_is_no(command: str, binding: str) -> None:
         ("replicas --rate 1 --ttft-ms 1 --prefill-gpus 2", "No such option"),
         ("disaggregation --rate 1 --ttft-ms 1 --kv-bandwidth -1", "kv-bandwidth"),
         ("replica --rate 1", "replicas"),
+        ("replicas --rate 5 --ttft-ms 1 --speed 2", "--speed is for --trace"),
+        ("replicas --rate 5 --ttft-ms 1 --format mooncake", "--format is for --trace"),
+        ("disaggregation --rate 5 --ttft-ms 1 --limit 3", "--limit is for --trace"),
+        *(
+            (f"replicas --trace t.csv --ttft-ms 1 {option}", f"{option.split()[0]} is for --rate")
+            for option in OF_RATES
+        ),
+        ("replicas --trace t.csv --ttft-ms 1 --seed 5", "--seed is for --rate or --balancing random"),
+        ("disaggregation --trace t.csv --ttft-ms 1 --seed 5", "--seed is for --rate;"),
+        ("batch --streams 64", "--streams is what is asked for"),
+        ("batch --solve context --context 5", "--context is what --solve context asks for"),
+        ("batch --every 5", "--every is for --prompt"),
+        ("gpu --tpot-ms 20 --max-gpus 0", "--max-gpus must be at least 1"),
     ],
 )
 def test_bad_input(command: str, said: str) -> None:

@@ -280,3 +280,16 @@ def test_nearest_limits_of_servers_apart_hold_when_they_are_asked() -> None:
     (near,) = plan.nearest
     assert near.enough
     assert costmodel.plan_disaggregation(20.0, ttft=near.value, **asked).feasible
+
+
+def test_a_ttft_that_no_number_of_prefill_servers_holds_takes_few_fleets() -> None:
+    asked: dict[str, Any] = {
+        "rate": 8.991, "itl": 0.02445, "burstiness": 4.0, "seed": 225556, "prompt": 184, "output": 67, "requests": 60,
+        "model": "gpt-oss-20b", "gpu": "l40s", "dtype": "fp8", "compare": False,
+    }  # fmt: skip
+    plan = costmodel.plan_disaggregation(**asked, ttft=0.070)
+    assert (plan.feasible, plan.binding) == (False, "ttft")
+    assert len(plan.runs) <= 10  # it was some for each number that prefill, up to one per request
+    (near,) = plan.nearest
+    assert near.enough
+    assert costmodel.plan_disaggregation(**asked, ttft=near.value).feasible
