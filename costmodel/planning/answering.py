@@ -139,6 +139,7 @@ ARGUMENTS = {
     "--tpot-ms": "tpot",
     "--every": "every",
     "--tp": "tp",
+    "--ep": "ep",
     "--streams": "streams",
     "--max-num-seqs": "max_num_seqs",
     "--max-model-len": "max_model_len",

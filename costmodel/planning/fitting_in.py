@@ -42,8 +42,24 @@ def seats(site: Site, load: Steady, budget: int) -> int:
 
 
 def more_gpus(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | None:
-    """Return the smallest tensor-parallel size at which a load fits; None if there is none within a node."""
-    return next(larger_sizes(site, load, budget, seqs), None)
+    """Return the smallest tensor-parallel size at which a load fits, else expert-parallel size; None if there is none within a node."""
+    return next(larger_sizes(site, load, budget, seqs), None) or more_experts(site, load, budget, seqs)
+
+
+def more_experts(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | None:
+    """Return the smallest larger expert-parallel size within a node at which a load fits, where experts are spread already."""
+    deployment = site.deployment
+    if deployment is None or deployment.ep == 1 or site.options.get("kv_tokens") is not None:
+        return None
+    most = int(deployment.profile.link.gpus_per_node.value)
+    for size in range(deployment.ep + deployment.tp, most + 1, deployment.tp):
+        try:
+            other = make_site({**site.options, "ep": size}, max(load.prompt, 1))
+        except InputError:
+            continue
+        if fits(other, load, budget, seqs):
+            return Nearest(change="--ep", value=size, text=f"expert-parallel size {size}")
+    return None
 
 
 def larger_sizes(site: Site, load: Steady, budget: int, seqs: int) -> Iterator[Nearest]:
