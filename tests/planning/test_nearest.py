@@ -56,3 +56,44 @@ def test_without_prices_all_parts_with_the_fewest_gpus_are_named() -> None:
         found.binds
         == "fewest GPUs: 1 of any of h200, h100-sxm, l40s; of these NVIDIA H200 SXM 141GB has the least TPOT"
     )
+
+
+@pytest.mark.parametrize(
+    ("ask", "asked"),
+    [
+        ("chunk", {"gpu": "h200", "tp": 4, "ep": 4, "itl": 0.1, "streams": 8, "confirm": False}),
+        ("batch", {"gpu": "h200", "tp": 4, "ep": 4, "tpot": 0.1, "confirm": False}),
+        ("gpu", {"gpus": ["mi300x"], "ep": 2, "most": 4, "tpot": 0.05, "streams": 4}),
+        ("replicas", {"gpu": "h200", "tp": 4, "ep": 4, "rate": 1, "tpot": 0.1, "output": 10, "requests": 10}),
+    ],
+)
+def test_experts_that_do_not_fit_are_spread_further(ask: str, asked: dict[str, Any]) -> None:
+    plan = getattr(costmodel, f"plan_{ask}")
+    found = plan(model="DeepSeek-V3", **asked)
+    assert not found.feasible
+    assert [(near.change, near.value, near.enough) for near in found.nearest] == [("--ep", 2 * asked["ep"], True)]
+    assert plan(model="DeepSeek-V3", **{**asked, "ep": 2 * asked["ep"]}).feasible
+
+
+@pytest.mark.parametrize(
+    ("ask", "asked"),
+    [
+        ("chunk", {"model": "gemma-2-9b-it", "context": 12000, "streams": 300, "max_num_seqs": 256, "itl": 0.1}),
+        ("chunk", {"max_num_seqs": 10, "streams": 300, "max_model_len": 300, "itl": 0.05}),
+        ("gpu", {"model": "gpt-j-6b", "gpus": ["l4"], "prompt": 5157, "streams": 354, "max_num_seqs": 20, "tpot": 0.05}),
+    ],
+)  # fmt: skip
+def test_too_few_places_are_an_error_whatever_else_is_too_long(ask: str, asked: dict[str, Any]) -> None:
+    with pytest.raises(costmodel.InputError, match=r"leaves no place for .* use at least"):
+        getattr(costmodel, f"plan_{ask}")(**asked)
+
+
+@pytest.mark.parametrize("ask", ["replicas", "disaggregation"])
+def test_the_longest_prompt_is_named_though_the_kv_cache_is_too_small(ask: str) -> None:
+    found = getattr(costmodel, f"plan_{ask}")(
+        1, ttft=4.0, prompt=5167, output=200, requests=10, model="gpt-j-6b", gpu="l40s", kv_tokens=16
+    )
+    assert found.binding == "max_model_len"
+    (near,) = found.nearest
+    assert (near.change, near.value, near.enough) == ("--prompt", 2048 - 200, False)
+    assert "larger than the KV cache" in near.text
