@@ -47,11 +47,14 @@ def more_gpus(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | Non
 
 
 def more_experts(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | None:
-    """Return the smallest larger expert-parallel size within a node at which a load fits, where experts are spread already."""
+    """Return the smallest larger expert-parallel size within a node at which a load fits, where experts are spread already.
+
+    If there is none, the smallest at which it fits with a larger tensor-parallel size, which the text names.
+    """
     deployment = site.deployment
     if deployment is None or deployment.ep == 1 or site.options.get("kv_tokens") is not None:
         return None
-    most = int(deployment.profile.link.gpus_per_node.value)
+    both, most = None, int(deployment.profile.link.gpus_per_node.value)
     for size in range(deployment.ep + deployment.tp, most + 1, deployment.tp):
         try:
             other = make_site({**site.options, "ep": size}, max(load.prompt, 1))
@@ -59,7 +62,9 @@ def more_experts(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | 
             continue
         if fits(other, load, budget, seqs):
             return Nearest(change="--ep", value=size, text=f"expert-parallel size {size}")
-    return None
+        if both is None and (wider := next(larger_sizes(other, load, budget, seqs), None)) is not None:
+            both = Nearest(change="--ep", value=size, text=f"expert-parallel size {size} and {wider.text}")
+    return both
 
 
 def larger_sizes(site: Site, load: Steady, budget: int, seqs: int) -> Iterator[Nearest]:

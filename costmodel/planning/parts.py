@@ -252,7 +252,9 @@ def _that_holds(parts: Mapping[str, str], last: GpuOption, wanted: Wanted) -> tu
     text = f"{best.gpus} × {best.name} (--gpu {best.gpu}){starting(best)}"
     if not best.meets:
         text += f", which hold it; not enough by itself, as then {best.why}"
-    return (Nearest(change="--gpu", value=best.gpus, gpu=best.gpu, text=text, enough=best.meets),)
+    spread = _more_experts(parts, wanted)
+    other = Nearest(change="--gpu", value=best.gpus, gpu=best.gpu, text=text, enough=best.meets)
+    return (other, spread) if spread else (other,)
 
 
 def _more_experts(parts: Mapping[str, str], wanted: Wanted) -> Nearest | None:

@@ -75,6 +75,23 @@ def test_experts_that_do_not_fit_are_spread_further(ask: str, asked: dict[str, A
     assert plan(model="DeepSeek-V3", **{**asked, "ep": 2 * asked["ep"]}).feasible
 
 
+def test_experts_and_attention_may_both_have_to_be_spread() -> None:
+    asked: dict[str, Any] = {
+        "model": "Qwen3-235B-A22B",
+        "gpu": "h200",
+        "streams": 20,
+        "context": 30000,
+        "itl": 0.5,
+        "confirm": False,
+    }
+    near = next(near for near in costmodel.plan_chunk(**asked, ep=4).nearest if near.change == "--ep")
+    assert not near.enough
+    assert near.text.startswith("expert-parallel size 8 and tensor-parallel size 2; not enough by itself, as then ")
+    assert costmodel.plan_chunk(**asked, ep=8, tp=2).feasible
+    other = costmodel.plan_gpu(model="Qwen3-235B-A22B", gpus=["h100"], ep=2, tpot=0.05, streams=4)
+    assert [near.change for near in other.nearest] == ["--gpu", "--ep"]
+
+
 @pytest.mark.parametrize(
     ("ask", "asked"),
     [
