@@ -139,6 +139,7 @@ ARGUMENTS = {
     "--tpot-ms": "tpot",
     "--every": "every",
     "--tp": "tp",
+    "--ep": "ep",
     "--streams": "streams",
     "--max-num-seqs": "max_num_seqs",
     "--max-model-len": "max_model_len",
@@ -164,7 +165,9 @@ def verified(plan: Answer, ask: Callable[[str, Any], Plan]) -> Answer:
         name = ARGUMENTS[each.change]
         try:
             other = ask(name, each.value if name in TIMES else int(each.value))
-        except InputError:
+        except InputError as error:  # what was asked for cannot be with it
+            text = f"{each.text}; not enough by itself, as then {error}"
+            near.append(each.model_copy(update={"enough": False, "text": text}))
             continue
         if other.feasible:
             starts = other.advice and other.advice.max_model_len

@@ -127,6 +127,7 @@ def _plan(
     slo = limits_of(True, itl=itl, ttft=ttft)
     step = whole(multiple, "multiple", 1)
     site = make_site(server, load.prompt, {"itl": 0, "ttft": 0, "every": 0, "prompts": 0, "multiple": 0})
+    seats(site, load, step)  # too few are an error, whatever else does not hold
     if step_count(load.prompt, load.prompts, step - load.streams % step) > MAX_STEPS:
         raise InputError(
             f"{load.prompt:,} tokens of prompt in chunks of {step} are more than {MAX_STEPS:,} steps; use a larger multiple"

@@ -42,8 +42,29 @@ def seats(site: Site, load: Steady, budget: int) -> int:
 
 
 def more_gpus(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | None:
-    """Return the smallest tensor-parallel size at which a load fits; None if there is none within a node."""
-    return next(larger_sizes(site, load, budget, seqs), None)
+    """Return the smallest tensor-parallel size at which a load fits, else expert-parallel size; None if there is none within a node."""
+    return next(larger_sizes(site, load, budget, seqs), None) or more_experts(site, load, budget, seqs)
+
+
+def more_experts(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | None:
+    """Return the smallest larger expert-parallel size within a node at which a load fits, where experts are spread already.
+
+    If there is none, the smallest at which it fits with a larger tensor-parallel size, which the text names.
+    """
+    deployment = site.deployment
+    if deployment is None or deployment.ep == 1 or site.options.get("kv_tokens") is not None:
+        return None
+    both, most = None, int(deployment.profile.link.gpus_per_node.value)
+    for size in range(deployment.ep + deployment.tp, most + 1, deployment.tp):
+        try:
+            other = make_site({**site.options, "ep": size}, max(load.prompt, 1))
+        except InputError:
+            continue
+        if fits(other, load, budget, seqs):
+            return Nearest(change="--ep", value=size, text=f"expert-parallel size {size}")
+        if both is None and (wider := next(larger_sizes(other, load, budget, seqs), None)) is not None:
+            both = Nearest(change="--ep", value=size, text=f"expert-parallel size {size} and {wider.text}")
+    return both
 
 
 def larger_sizes(site: Site, load: Steady, budget: int, seqs: int) -> Iterator[Nearest]:

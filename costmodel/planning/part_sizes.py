@@ -75,6 +75,7 @@ def sizes(part: str, price: float | None, wanted: Wanted) -> Iterable[GpuOption]
         return
     deployment, limit = first.deployment, wanted.most or int(profile.link.gpus_per_node.value)
     assert deployment is not None  # no fixed step times
+    seats(first, wanted.load, wanted.budget(first))  # too few are so on every part, whatever else does not hold
     if first.info.gpus > limit:
         why = f"{first.info.gpus} GPUs (--ep {deployment.ep}) are more than {limit} (--max-gpus)"
         yield GpuOption(**common, gpus=first.info.gpus, missed=("max_gpus",), why=why)
@@ -95,7 +96,7 @@ def _option(site: Site, common: dict[str, Any], wanted: Wanted, price: float | N
     common |= {"gpus": site.info.gpus, "rung": site.info.rung, "cost_per_hour": cost}
     if (longer := too_long(site, load)) is not None:
         return GpuOption(**common, missed=("max_model_len",), why=longer[0])
-    free = room(site, budget, seats(site, load, budget))  # before the budget: too few seats are so on every part
+    free = room(site, budget, seats(site, load, budget))
     if budget <= load.streams:
         why = f"its default token budget of {budget:,} has no room for a prompt beside {counted(load.streams, 'stream')} (--chunk)"
         return GpuOption(**common, missed=("token_budget",), why=why)

@@ -245,11 +245,27 @@ def _that_holds(parts: Mapping[str, str], last: GpuOption, wanted: Wanted) -> tu
     if not fitting:
         budget = wanted.budget(site)
         fewer = fewer_streams(site, wanted.load, budget, seats(site, wanted.load, budget))
-        return (fewer,) if fewer else ()
+        return tuple(each for each in (_more_experts(parts, wanted), fewer) if each is not None)
     best = min(
         fitting, key=lambda option: (not option.meets, option.gpus, option.rung == "roofline", option.tpot_s or 0.0)
     )
     text = f"{best.gpus} × {best.name} (--gpu {best.gpu}){starting(best)}"
     if not best.meets:
         text += f", which hold it; not enough by itself, as then {best.why}"
-    return (Nearest(change="--gpu", value=best.gpus, gpu=best.gpu, text=text, enough=best.meets),)
+    spread = _more_experts(parts, wanted)
+    other = Nearest(change="--gpu", value=best.gpus, gpu=best.gpu, text=text, enough=best.meets)
+    return (other, spread) if spread else (other,)
+
+
+def _more_experts(parts: Mapping[str, str], wanted: Wanted) -> Nearest | None:
+    """Return the first of 2, 4, 8 … times ``ep`` with which the load runs on one of the parts, where experts are spread already."""
+    size = int(wanted.server.get("ep", 1)) * 2
+    while 2 < size <= 1024:
+        spread = replace(wanted, server={**wanted.server, "ep": size})
+        options = [option for part in parts.values() for option in sizes(part, None, spread)]
+        if any(option.ttft_s is not None for option in options):
+            return Nearest(change="--ep", value=size, text=f"expert-parallel size {size}")
+        if all(option.missed in (("part",), ("max_gpus",)) for option in options):
+            return None
+        size *= 2
+    return None

@@ -13,7 +13,7 @@ from costmodel.checks import positive, whole
 from costmodel.hardware.errors import InputError
 from costmodel.planning.answering import limits_of, ms
 from costmodel.planning.documents import ClosedForm, FleetRun, Nearest, Slo
-from costmodel.planning.fitting_in import larger_sizes
+from costmodel.planning.fitting_in import larger_sizes, more_experts
 from costmodel.planning.fleets import Balancing, Traffic
 from costmodel.planning.rates import closed_form
 from costmodel.planning.serving import PlanOptions, check_longest, make_site
@@ -85,11 +85,16 @@ class Asked:
     def more_gpus(self, tokens: int) -> list[Nearest]:
         """Return the smallest tensor-parallel size at which one sequence of ``tokens`` fits, and the one with the fewest GPUs in all.
 
-        The latter by the closed form, the smallest of several alike; only where it takes fewer than the former.
+        The latter by the closed form, the smallest of several alike; only where it takes fewer than the former. Where there is none, the
+        smallest larger expert-parallel size.
         """
         options, settings = self.traffic.options, self.server.settings
         kept = PlanOptions(**{name: value for name, value in options.items() if name in PlanOptions.__annotations__})  # type: ignore[typeddict-item]
-        near = list(larger_sizes(make_site(kept, 1), Steady(1, tokens), settings.token_budget, settings.max_num_seqs))
+        asked = make_site(kept, 1), Steady(1, tokens), settings.token_budget, settings.max_num_seqs
+        near = list(larger_sizes(*asked))
+        if not near:
+            spread = more_experts(*asked)
+            return [spread] if spread else []
         fewest = sorted(near, key=lambda each: self._gpus(int(each.value)))[:1]
         return near[:1] if fewest == near[:1] else [*near[:1], *fewest]
 
