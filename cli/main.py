@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import os
 import sys
 from typing import Any
 
 import click
 
-from costmodel.hardware.errors import CostModelError, nearest, one_line, shown, suggestion
+from costmodel.cli.lazy import LazyGroup
+from costmodel.hardware.errors import CostModelError, one_line
 
 COMMANDS = {
     "predict": ("costmodel.cli.predict_command", "Step times, the spike of a long prompt, and who sees it."),
@@ -47,35 +47,8 @@ COMMANDS = {
 """Command → module that defines it as ``command``, and its line in the help."""
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are used, and whose errors are one line on stderr."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order of :data:`COMMANDS`."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command."""
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or name the nearest one."""
-        name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            close = nearest(name, COMMANDS)
-            hint = suggestion(close) if close else f"commands: {', '.join(COMMANDS)}"
-            raise click.UsageError(f"no command {shown(name)}; {hint}")
-        return super().resolve_command(ctx, args)
+class MainGroup(LazyGroup):
+    """A group whose errors are one line on stderr."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run, and exit with 0, 1 (the answer is no) or 2 (bad usage or input) without a traceback."""
@@ -143,7 +116,8 @@ def _fail(message: str, code: int) -> None:
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=MainGroup,
+    modules=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Every command has --help. Start with: costmodel predict --prompt 8000 --gpu h100",
 )

@@ -22,6 +22,9 @@ PROMPT_PRESETS = {"chat": 1730, "summarisation": 7060, "summarization": 7060}
 MAX_CONFIGURATIONS = 2000
 """Largest grid that one call of predict takes."""
 
+SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+"""What a count may end in, as for ``vllm serve``: lower case is decimal, upper case binary (https://docs.vllm.ai/en/v0.31.0/cli/)."""
+
 
 if TYPE_CHECKING:
     ListType = click.ParamType[list[Any]]
@@ -75,8 +78,8 @@ class Values(ListType):
             return None if piece.casefold() in ONE_STEP else "engine"
         if self.kind == "tokens" and piece.casefold() in PROMPT_PRESETS:
             return PROMPT_PRESETS[piece.casefold()]
-        if self.kind in ("tokens", "chunk", "whole") and piece[-1:] in ("k", "K") and piece[:-1].isdecimal():
-            return int(piece[:-1]) * 1000
+        if piece[-1:] in SUFFIXES and piece[:-1].isdecimal():
+            return int(piece[:-1]) * SUFFIXES[piece[-1]]
         try:
             return int(piece)
         except ValueError:
@@ -205,7 +208,7 @@ def load_options(command: Command) -> Command:
                 type=Values("tokens"),
                 default="8000",
                 show_default=True,
-                help="Tokens of the long prompt: 8000, 8k, `chat` (1,730) or `summarisation` (7,060).",
+                help="Tokens of the long prompt: 8000, 8k (8,000), 8K (8,192, as for vLLM), `chat` (1,730) or `summarisation` (7,060).",
             ),
             click.option(
                 "--streams",

@@ -14,6 +14,7 @@ from costmodel.cli.plan_options import (
     model_options,
     number,
     prefix_option,
+    refuse_typed,
     show,
     take_chunk,
     take_limits,
@@ -48,6 +49,12 @@ def command(as_json: bool, **options: Any) -> int:
 
     Exit code 1 if not even one will do.
     """
+    if options["unknown"] == "context":
+        refuse_typed("is what --solve context asks for; leave it out", "context")
+    else:
+        refuse_typed("is what is asked for here; for the longest context beside so many add --solve context", "streams")
+    if options["prompt"] is None:
+        refuse_typed("is for --prompt, a long prompt that comes again and again", "every")
     limits, chunk = take_limits(options, "tpot", "itl"), take_chunk(options)
     load = take_single(options, "unknown", "streams", "context", "prompt", "every", "cached_prefix")
     return show(plan_batch(**load, **limits, chunk=chunk, **take_model(options)), as_json)

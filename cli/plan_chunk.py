@@ -26,7 +26,9 @@ from costmodel.planning.chunks import plan_chunk
 
 @click.command("chunk")
 @limit_option("itl", "Limit on every gap between two tokens of a stream.")
-@limit_option("ttft", "Limit on the TTFT of the long prompt, at the worst moment.  [default: none]")
+@limit_option(
+    "ttft", "Limit on the TTFT of the long prompt, from when it is sent, at the worst moment.  [default: none]"
+)
 @tokens("--prompt", default="8000", help="Tokens of the long prompt.")
 @number("--streams", default="32", help="Streams that decode.")
 @number("--context", default="500", help="Tokens that each has in the KV cache: the longest that they reach.")

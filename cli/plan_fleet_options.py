@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from costmodel.cli.options import Values
-from costmodel.cli.plan_options import limit_option, take_chunk, take_limits, take_single
+from costmodel.cli.plan_options import limit_option, refuse_typed, take_chunk, take_limits, take_single
 from costmodel.cli.simulate_options import server_options
 from costmodel.cli.simulate_taking import take_server
 from costmodel.hardware.errors import InputError
@@ -17,6 +17,8 @@ from costmodel.planning.documents import FleetRun
 from costmodel.simulation.settings import SCHEDULERS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+OF_TRACES = ("form", "limit", "speed")
+OF_RATES = ("burstiness", "requests", "prompt", "output", "spread")
 POOLS = ("prefill_gpus", "decode_gpus", "kv_bandwidth", "kv_latency_ms")
 
 
@@ -104,6 +106,15 @@ def take_fleet(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     load = take_single(options, *names)
     if (load["rate"] is None) == (load["trace"] is None):
         raise InputError("give either --rate (requests per second) or --trace FILE")
+    if load["trace"] is None:
+        refuse_typed("is for --trace", *OF_TRACES)
+    else:
+        refuse_typed("is for --rate; a trace says what comes when", *OF_RATES)
+        if options.get("balancing") != "random":
+            refuse_typed(
+                f"is for --rate{' or --balancing random' if 'balancing' in options else ''}; a trace says what comes when",
+                "seed",
+            )
     chunk = take_chunk(options)
     if chunk == "one-step":
         raise InputError("--chunk must be a number of tokens here, or `engine` for vLLM's default")

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from costmodel.checks import whole
 from costmodel.cli.options import Values, prices_option
 from costmodel.cli.plan_options import (
     answer_options,
@@ -28,7 +29,9 @@ from costmodel.planning.parts import plan_gpu
 
 @click.command("gpu")
 @limit_option("tpot", "Limit on the mean gap of a stream.  [default: none]")
-@limit_option("ttft", "Limit on the TTFT of the long prompt, at the worst moment.  [default: none]")
+@limit_option(
+    "ttft", "Limit on the TTFT of the long prompt, from when it is sent, at the worst moment.  [default: none]"
+)
 @limit_option("itl", "Limit on every gap of the streams.  [default: none]")
 @tokens("--prompt", default="8000", help="Tokens of the long prompt.")
 @number("--streams", default="32", help="Streams that decode.")
@@ -57,6 +60,8 @@ def command(as_json: bool, plot: str | None, force: bool, **options: Any) -> int
         raise InputError("--chunk must be a number of tokens here, or `engine` for vLLM's default on each part")
     limits = take_limits(options, "tpot", "ttft", "itl")
     load = take_single(options, "prompt", "streams", "context", "every", "most")
+    if load["most"] is not None:
+        whole(load["most"], "--max-gpus", 1)
     parts, prices = options.pop("gpus"), options.pop("prices")
     plan = plan_gpu(**load, **limits, gpus=parts, prices=prices, chunk=chunk or "engine", **take_model(options))
     if path is not None:

@@ -43,7 +43,7 @@ FIGURES = ("gpus", "dtypes")
     "--max-model-len",
     type=Values("tokens", several=False),
     default=None,
-    help="Longest sequence.  [default: what the model allows]",
+    help="Longest sequence; as for vLLM, 32k is 32,000 and 32K is 32,768.  [default: what the model allows]",
 )
 @click.option(
     "--gpu-memory-utilization",

@@ -115,12 +115,11 @@ def _refusal(plan: MemoryPlan) -> str:
     lines = [wrapped(f"Does not fit: {plan.binds}.")]
     if plan.advice:
         lines.append("It fits with any one of these:")
-        lines.append(
-            table(
-                [[each.change, each.value, f"{each.max_concurrency:.2f} sequences at once"] for each in plan.advice],
-                left=3,
-            )
-        )
+        rows = []
+        for each in plan.advice:
+            shorter = f" with --max-model-len {each.max_model_len}" if each.max_model_len else ""
+            rows.append([each.change, each.value + shorter, f"{each.max_concurrency:.2f} sequences at once"])
+        lines.append(table(rows, left=3))
     else:
         lines.append("No single change of a flag makes it fit; use more GPUs and fewer bytes per weight.")
     return "\n".join(lines)

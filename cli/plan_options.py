@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from costmodel.cli.options import Values, calibration_options, deployment_options, echo_json, one_value_each, single
 from costmodel.cli.speculative_options import refuse_speculation
@@ -72,7 +73,12 @@ def model_options(parts: bool = True) -> Callable[[Command], Command]:
         if parts:
             options.append(number("--kv-tokens", help="Tokens that the KV cache holds.  [default: what memory leaves]"))
         options.append(number("--block-size", "block_tokens", help="Tokens of a KV block.  [default: vLLM's]"))
-        options.append(tokens("--max-model-len", help="Longest sequence, prompt and answer.  [default: the model's]"))
+        options.append(
+            tokens(
+                "--max-model-len",
+                help="Longest sequence, prompt and answer; as for vLLM, 32k is 32,000 and 32K is 32,768.  [default: the model's]",
+            )
+        )
         for option in reversed(options):
             command = option(command)
         kept = []
@@ -178,6 +184,19 @@ def take_single(options: dict[str, Any], *names: str) -> dict[str, Any]:
         name: single(name.replace("_", "-"), value) if isinstance(value, list) else value
         for name, value in taken.items()
     }
+
+
+def refuse_typed(why: str, *names: str) -> None:
+    """Refuse options of the running command that were typed though they have no say.
+
+    Args:
+        why: goes behind the option.
+        names: of its parameters.
+    """
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        if parameter.name in names and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
+            raise InputError(f"{parameter.opts[0]} {why}")
 
 
 def take_chunk(options: dict[str, Any]) -> int | str | None:

@@ -26,7 +26,7 @@ from costmodel.planning.sizes import plan_prompt
 
 @click.command("prompt")
 @limit_option("itl", "Limit on every gap of the streams: the height of the spike.  [default: none]")
-@limit_option("ttft", "Limit on the TTFT of the prompt, at the worst moment.  [default: none]")
+@limit_option("ttft", "Limit on the TTFT of the prompt, from when it is sent, at the worst moment.  [default: none]")
 @number("--streams", default="32", help="Streams that decode.")
 @tokens("--context", default="500", help="Tokens that each has in the KV cache: the longest that they reach.")
 @every_option(None)

@@ -34,9 +34,10 @@ def command(as_json: bool, plot: str | None, force: bool, **options: Any) -> int
     of servers will do.
     """
     path = check_plot(plot, force)
-    balancing = options.pop("balancing")
     load, server = take_fleet(options)
-    plan = plan_replicas(**load, balancing=balancing, around=0 if path is None else AROUND, progress=told, **server)
+    plan = plan_replicas(
+        **load, balancing=options.pop("balancing"), around=0 if path is None else AROUND, progress=told, **server
+    )
     if path is not None:
         from costmodel.cli.figures import draw_fleets, save_figure
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from costmodel.cli.text import count, milliseconds, percent, plural, seconds, significant, table, wrapped
-from costmodel.planning.documents import Checked, ChunkPlan, FleetPlan, FleetRun, GpuPlan, Plan, SizePlan
+from costmodel.planning.documents import Checked, ChunkPlan, FleetPlan, FleetRun, GpuOption, GpuPlan, Plan, SizePlan
 
 MOST_POINTS = 9
 """Rows of the trade-off."""
@@ -30,7 +30,10 @@ def report(plan: Plan) -> str:
         parts.append(_parts(plan))
     elif isinstance(plan, FleetPlan):
         parts += _fleets(plan)
-    said = [wrapped(f"note: {note}") for note in plan.notes] + [wrapped(f"warning: {text}") for text in plan.warnings]
+    marks = _marks(plan) if isinstance(plan, GpuPlan) else {}
+    said = [wrapped(f"note: {note}") for note in plan.notes]
+    said += [wrapped(f"warning: {text}") for text in plan.warnings if text not in marks]
+    said += [wrapped(f"warning {mark}: {text}") for text, mark in marks.items()]
     if said:
         parts.append("\n".join(said))
     return "\n\n".join(parts)
@@ -64,7 +67,7 @@ def _load(plan: Plan) -> str:
             f"and answers of {_lengths(load, 'output')} tokens, {load['requests']:,} simulated"
         )
     streams, context, prompt = load["streams"], load["context_tokens"], load.get("prompt_tokens")
-    text = f"{'as many streams as can be' if streams is None else f'{streams:,} streams'} at "
+    text = f"{'as many streams as can be' if streams is None else plural(int(streams), 'stream')} at "
     text += "as long a context as can be" if context is None else f"context {context:,}"
     if plan.plan == "prompt":
         text += ", and as long a prompt as can be"
@@ -161,24 +164,49 @@ def _bounds(plan: SizePlan) -> list[str]:
     return ["What each limit allows by itself:\n" + table(rows)]
 
 
+def _marks(plan: GpuPlan) -> dict[str, str]:
+    """Return warning of a row → the letter that stands beside its answer; of a `maybe` the line below the table tells."""
+    texts = (text for each in plan.options if each.rung == "calibrated" for text in each.warnings)
+    return {text: f"({_letters(index)})" for index, text in enumerate(dict.fromkeys(texts))}
+
+
+def _letters(index: int) -> str:
+    """Return a to z, aa, ab …"""
+    return (_letters(index // 26 - 1) if index >= 26 else "") + chr(ord("a") + index % 26)
+
+
+def _holds(option: GpuOption, marks: Mapping[str, str]) -> str:
+    """Return whether a part holds the limits, with the letters of its warnings."""
+    if not option.meets:
+        return "no"
+    answer = "yes" if option.rung == "calibrated" else "maybe"
+    return " ".join([answer, *(marks[text] for text in option.warnings if text in marks)])
+
+
 def _parts(plan: GpuPlan) -> str:
-    rows = []
+    rows, marks = [], _marks(plan)
+    limited = any(each.max_model_len is not None for each in plan.options)
     priced = any(each.cost_per_hour is not None for each in plan.options)
     for each in plan.options:
         row = [
             each.gpu,
             count(each.gpus) + (f" (TP {each.tensor_parallel})" if 1 < each.gpus != each.tensor_parallel else ""),
-            "yes" if each.meets and each.rung == "calibrated" else "maybe" if each.meets else "no",
+            _holds(each, marks),
         ]
         row += [_ms(each.tpot_s), _ms(each.ttft_s), _ms(each.itl_s)]
         if priced:
             row += ["" if each.cost_per_hour is None else significant(each.cost_per_hour, 4)]
             row += ["" if each.cost_per_million_tokens is None else significant(each.cost_per_million_tokens, 3)]
+        if limited:
+            row += ["" if each.max_model_len is None else count(each.max_model_len)]
         rows.append([*row, each.why if len(each.why) <= _WHY else each.why[: _WHY - 1] + "…"])
     currency = f" [{plan.currency}]" if plan.currency else ""
     header = ["GPU", "number", "holds", "TPOT ms", "TTFT ms", "longest gap ms"]
     header += [f"per hour{currency}", f"per 1M tokens, all decoding{currency}"] if priced else []
+    header += ["max_model_len"] if limited else []
     text = _left_end(rows, [*header, "why"])
+    if limited:
+        text += "\n  max_model_len: the longest --max-model-len with which vLLM starts, where it does not start with the model's own"
     if priced:
         text += "\n  per 1M tokens: of output, while all streams decode"
     if any(each.meets and each.rung == "roofline" for each in plan.options):
@@ -210,10 +238,12 @@ def _fleets(plan: FleetPlan) -> list[str]:
         what = "requests" if plan.plan == "replicas" else "requests to decode"
         parts.append(
             f"Simulated, the same requests each time:\n{_runs(plan, plan.runs)}\n"
-            f"  load: {what} per second, of those that the closed form gives so many servers; KV cache: the most in use on one server"
+            + wrapped(f"  load: {what} per second, of those that {_by_whom(plan)}")
+            + "\n  KV cache: the most in use on one server"
         )
     if plan.together is not None:
-        parts.append("As few servers that do both, for the same limits:\n" + _runs(plan, [plan.together]))
+        both = [*([plan.together_before] if plan.together_before else []), plan.together]
+        parts.append("As few servers that do both, for the same limits:\n" + _runs(plan, both))
     return parts
 
 
@@ -221,7 +251,7 @@ def _runs(plan: FleetPlan, runs: Sequence[FleetRun]) -> str:
     at = f"p{plan.limits.percentile:g}"
     rows = []
     for run in runs:
-        chosen = " ←" if plan.at == run else ""
+        chosen = " ←" if run in (plan.at, plan.together) else ""
         servers = count(run.servers) if run.prefill_servers is None else f"{run.prefill_servers} + {run.decode_servers}"
         rows.append(
             [
@@ -243,15 +273,37 @@ def _runs(plan: FleetPlan, runs: Sequence[FleetRun]) -> str:
         "KV cache",
         "missed",
     ]
+    if all(_asked(plan, run) is None for run in runs):
+        rows, header = [[*row[:8], *row[9:]] for row in rows], [*header[:8], *header[9:]]
     return table(rows, header, left=1)
 
 
+def _answered(plan: FleetPlan) -> float:
+    """Return the requests per second that one server answers."""
+    assert plan.closed_form is not None
+    return plan.rate_per_server or plan.closed_form.rate_per_server
+
+
+def _by_whom(plan: FleetPlan) -> str:
+    """Say where the rate of a server is from."""
+    if plan.closed_form is None or _answered(plan) <= plan.closed_form.rate_per_server:
+        return "the closed form gives so many servers"
+    return (
+        "the simulation gives so many servers (more than the closed form, which counts sequences at their full length)"
+    )
+
+
+def _counted(plan: FleetPlan, run: FleetRun) -> int | None:
+    """Return the servers of a fleet that the closed form is about."""
+    return run.servers if plan.plan == "replicas" else run.decode_servers
+
+
 def _asked(plan: FleetPlan, run: FleetRun) -> float | None:
-    """Return the rate as a share of what so many servers answer by the closed form; None for servers that it is not about."""
-    servers = run.servers if plan.plan == "replicas" else run.decode_servers
+    """Return the rate as a share of what so many servers answer; None for servers that the closed form is not about."""
+    servers = _counted(plan, run)
     if plan.closed_form is None or servers is None:
         return None
-    return float(plan.workload["rate_per_s"] or 0) / (servers * plan.closed_form.rate_per_server)
+    return float(plan.workload["rate_per_s"] or 0) / (servers * _answered(plan))
 
 
 def _share(value: float | None) -> str:

@@ -39,7 +39,10 @@ def server_options(command: Command) -> Command:
             _whole("--max-num-seqs", help="Sequences that run at once.  [default: as vLLM on this GPU]"),
             _whole("--kv-tokens", help="Tokens that the KV cache holds.  [default: what memory leaves]"),
             _whole("--block-size", "block_tokens", default="16", help="Tokens of a KV block."),
-            _whole("--max-model-len", help="Longest sequence, prompt and answer.  [default: the model's]"),
+            _whole(
+                "--max-model-len",
+                help="Longest sequence, prompt and answer; as for vLLM, 32k is 32,000 and 32K is 32,768.  [default: the model's]",
+            ),
             click.option(
                 "--enable-chunked-prefill/--no-enable-chunked-prefill",
                 "chunked_prefill",

@@ -127,7 +127,7 @@ def _prompts(item: Simulation) -> str:
         text += f"\n  … {plural(more, 'more prompt')}"
     ttft = item.injected.ttft
     of_all = f"; p50 {milliseconds(ttft.p50_s)}, max {milliseconds(ttft.max_s)} ms" if ttft else ""
-    head = f"The injected prompts: {counts} (TTFT counts from when the prompt is sent{of_all})"
+    head = f"The injected prompts: {counts} (TTFT counts from when the engine has the prompt{of_all})"
     return f"{wrapped(head)}\n{text}{refused}"
 
 

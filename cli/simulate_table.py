@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
+import importlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,10 +27,14 @@ def check_table(path: Path, force: bool) -> None:
     if suffix not in (".csv", ".parquet"):
         what = f"unknown suffix {path.suffix!r}" if suffix else "no suffix"
         raise InputError(f"cannot save a table as {path.name!r}: {what}; use .csv or .parquet")
-    if suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise InputError(
-            f"cannot save {path}: Parquet needs pyarrow (pip install 'llm-costmodel[parquet]'); .csv needs nothing"
-        )
+    if suffix == ".parquet":
+        try:
+            importlib.import_module("pyarrow.parquet")
+        except ImportError as error:  # not there, or it does not load
+            raise InputError(
+                f"cannot save {path}: Parquet needs pyarrow (pip install 'llm-costmodel[parquet]'); .csv needs nothing"
+                + ("" if isinstance(error, ModuleNotFoundError) else f" ({error})")
+            ) from None
     check_writable(path, force)
 
 

@@ -111,7 +111,7 @@ def _legend(items: Sequence[Simulation], experiment: bool) -> str:
     return (
         "  steps: mixed steps per prompt; ITL and TTFT in ms; stalls: gaps over "
         f"{_last(items[0]).stall_detail.factor:g} × the median per stream;\n"
-        "  TTFT: of the injected prompts, from when they are sent; at the spike: percentiles of the ITL"
+        "  TTFT: of the injected prompts, from when the engine has them; at the spike: percentiles of the ITL"
     )
 
 

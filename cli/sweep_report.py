@@ -54,7 +54,8 @@ def report(found: Sweep) -> str:
         parts.append(_table(found, places))
     if reasons := _reasons(columns["problem"]):
         parts.append(reasons)
-    parts += _remarks(found)
+    if remarks := _remarks(found):
+        parts.append("\n".join(remarks))
     return "\n\n".join(parts)
 
 

@@ -42,6 +42,8 @@ from costmodel.equations.textbook import Textbook
 from costmodel.equations.work import Chunk
 from costmodel.hardware.calibration import Calibration
 from costmodel.memory import NOTHING, Memory, activation_parts, memory_of, stage_patterns
+from costmodel.memory.pool import own_length, pool_of, workload_settings
+from costmodel.memory.wording import of_start
 from costmodel.rungs import (
     Load,
     longest_step,
@@ -139,6 +141,8 @@ def predict(
     server = _engine(deployment, load, asked)
     steps = reported_steps(rung_parameters[headline], load) if fitted else {}
     warnings = _warnings(deployment, load, spike, memory)
+    if asked == "vllm" and memory.fits:
+        warnings += _start(deployment, load)
     if rates is not None:
         warnings += calibration_warnings(rates, rung_parameters, steps)
     else:
@@ -313,6 +317,17 @@ def _no_room(deployment: Deployment, load: Load, memory: Memory) -> str:
     return (
         f"does not fit: {takes} leave no room for a KV cache in the {memory.usable_bytes / GIB:.1f} GiB of a GPU; {way}"
     )
+
+
+def _start(deployment: Deployment, load: Load) -> list[str]:
+    """Warn where vLLM does not start with the model's own ``max_model_len``.
+
+    The server has the token budget asked for, else its default, or the one that takes the prompt in one step where that is more.
+    """
+    own, budget = own_length(deployment), load.budget or max(load.one_step_budget, default_token_budget(deployment))
+    pool = pool_of(deployment, workload_settings(deployment, budget, load.streams + load.prompts))
+    longest = pool.longest(own)
+    return [of_start(longest, own)] if 0 < longest < own else []
 
 
 def _warnings(deployment: Deployment, load: Load, spike: Spike, memory: Memory) -> list[str]:

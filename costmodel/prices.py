@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from costmodel.hardware.reading import read_text, shown_path
 GPU_COLUMNS, PRICE_COLUMNS = ("gpu", "name"), ("price_per_hour", "price", "price per hour")
 MOST_BYTES = 1 << 20
 """A larger file is no table of prices."""
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+"""A price as text: 2.49; not 1_000, nor digits of other scripts, which Python takes as well."""
 MOST_PRICE = 1e9
 """Per hour; more is a slip of the keyboard."""
 
@@ -92,6 +95,9 @@ def _csv(where: str, text: str) -> Prices:
         raise InputError(
             f"{where}: the first line must name the columns gpu and price_per_hour, not {shown(','.join(header))}"
         )
+    twice = [name for name in header if header.count(name) > 1]
+    if twice:
+        raise InputError(f"{where}: there are two columns {shown(twice[0])}")
     unknown = [name for name in header if name not in (gpu, price, "currency")]
     if unknown:
         raise InputError(f"{where}: unknown column {shown(unknown[0])}; known: gpu, price_per_hour, currency")
@@ -118,7 +124,7 @@ def _checked(rows: Iterable[tuple[str, str, Any]]) -> dict[str, float]:
         try:
             part = load_gpu(name)[1].name
             part = name if is_path(name) else part
-            if isinstance(value, bool):
+            if isinstance(value, bool) or (isinstance(value, str) and not NUMBER.fullmatch(value.strip())):
                 raise InputError(f"price of {name} must be a number, not {shown(value)}")
             number = positive(value, f"price of {name}", MOST_PRICE)
         except InputError as error:

@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 
 from costmodel.cli.figures import style
 from costmodel.cli.figures.labels import Label, place_labels, trace
+from costmodel.cli.text import plural
 from costmodel.hardware.errors import InputError
 from costmodel.planning.documents import ChunkPlan, FleetPlan, FleetRun, GpuOption, GpuPlan, Plan
 
@@ -121,7 +122,7 @@ def _footer(plan: Plan) -> str:
     load = plan.workload
     where = f"{plan.gpus} × {plan.gpu}" if plan.gpu and (plan.gpus or 1) > 1 else plan.gpu or "fixed step times"
     if load["kind"] == "interference":
-        text = f"{load['streams']:,} streams at context {load['context_tokens']:,}, "
+        text = f"{plural(int(load['streams'] or 0), 'stream')} at context {load['context_tokens']:,}, "
         text += f"{load['prompt_tokens']:,} tokens every {load['every_s']:g} s"
     elif load["kind"] == "load":
         most = "up to " if load.get("spread") else ""

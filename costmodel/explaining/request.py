@@ -142,7 +142,6 @@ def _server(
         ServerOptions(**options),  # type: ignore[typeddict-item]
         prompt,
         new + streams,
-        streams + 1,
         Background(streams, scene.context, 1, prompt + output - 1),
     )
     if made.settings.token_budget <= streams:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from costmodel.architecture.formats import ELEMENT_BITS
 from costmodel.deployment import Deployment, divides, most_gpus
+from costmodel.dtypes import main_format
 from costmodel.engine import GIB
 from costmodel.memory.capacity import Capacity
 from costmodel.memory.documents import MemoryAdvice, MemoryPlan
@@ -17,6 +20,12 @@ Again = Callable[..., MemoryPlan | None]
 DTYPES = ("fp8", "int8", "int4")
 """Weight dtypes that are tried, largest first."""
 MOST_GPUS = 1024
+LEAST_LENGTH = 1024
+"""Sequences that are shorter than this are no use [tokens]."""
+MOST_FRACTION = 0.95
+"""More of a GPU's memory than this is not advised."""
+MOST_CACHE = 100_000
+"""Largest KV cache that is tried [GiB/100]."""
 
 
 def advise(deployment: Deployment, settings: EngineSettings, made: Capacity, again: Again) -> tuple[MemoryAdvice, ...]:
@@ -29,10 +38,12 @@ def advise(deployment: Deployment, settings: EngineSettings, made: Capacity, aga
     """
     found, longest = [], made.longest
     if settings.kv_cache_bytes is not None:
-        found += _smaller_cache(settings.kv_cache_bytes, made.budgets[made.fullest].excess, again)
+        found += _other_cache(settings.kv_cache_bytes, made.budgets[made.fullest].excess, again)
     if longest:
         found += _first("--max-model-len", [("max_model_len", longest)], again)
-    found += _first("--gpu-memory-utilization", [("gpu_memory_utilization", 0.95)], again, settings.fraction < 0.95)
+    if settings.kv_cache_bytes is None and settings.fraction < MOST_FRACTION:
+        hundredths = range(math.floor(settings.fraction * 100 + 1e-9) + 1, round(MOST_FRACTION * 100) + 1)
+        found += _least("--gpu-memory-utilization", "gpu_memory_utilization", hundredths, 1.0, again)
     if settings.engine == "vllm":
         found += _first("--max-num-seqs", _halves("max_num_seqs", settings.sequences), again)
     if settings.engine != "sglang":
@@ -40,26 +51,68 @@ def advise(deployment: Deployment, settings: EngineSettings, made: Capacity, aga
             "--max-num-batched-tokens", _halves("max_num_batched_tokens", settings.token_budget, 256), again
         )
     found += _first("--kv-dtype", [("kv_dtype", "fp8")], again, deployment.kv_dtype != "fp8" and longest > 0)
-    found += _first("--dtype", [("dtype", name) for name in DTYPES if name != deployment.dtype], again)
+    fewer = [name for name in DTYPES if ELEMENT_BITS[name] < ELEMENT_BITS[main_format(deployment.architecture).name]]
+    found += _first("--dtype", [("dtype", name) for name in fewer], again)
     architecture, ep = deployment.architecture, deployment.ep
     most = most_gpus(architecture)
     sizes = [size for size in range(deployment.tp + 1, min(most, MOST_GPUS) + 1) if divides(architecture, size, ep)]
-    found += _first("--tp", [("tp", size) for size in sizes], again)
+    found += _more_gpus(sizes, again, not longest)
     stages = [size for size in (2, 4, 8, 16, 32) if deployment.pp < size <= architecture.layer_count]
     found += _first("--pp", [("pp", size) for size in stages], again, not any(each.change == "--tp" for each in found))
     return tuple(found)
 
 
-def _smaller_cache(given: int, excess: float, again: Again) -> list[MemoryAdvice]:
-    """Return the largest KV cache that the GPU has room for, in hundredths of a GiB, as advice; nothing if it would not do."""
-    hundredths = math.floor((given - excess) / GIB * 100)
-    if not excess or hundredths < 1:
+def _other_cache(given: int, excess: float, again: Again) -> list[MemoryAdvice]:
+    """Return a KV cache that does, in hundredths of a GiB, as advice: the largest that has room, or the smallest that is enough."""
+    flag, name = "--kv-cache-memory-gib", "kv_cache_memory_bytes"
+    if excess:
+        hundredths = math.floor((given - excess) / GIB * 100)
+        return _least(flag, name, range(hundredths, hundredths + 1), GIB, again) if hundredths >= 1 else []
+    least = most = math.floor(given / GIB * 100) + 1
+    while (plan := again(**{name: int(most / 100 * GIB)})) and not plan.memory.fits and most < MOST_CACHE:
+        most *= 2  # too little, until there is too much
+    return _least(flag, name, range(least, most + 1), GIB, again)
+
+
+def _least(flag: str, name: str, hundredths: range, unit: float, again: Again) -> list[MemoryAdvice]:
+    """Return the smallest of some numbers of hundredths with which it fits, as advice; nothing where it does not with the largest."""
+
+    def tried(number: int) -> MemoryPlan | None:
+        value = number / 100 * unit
+        plan = again(**{name: value if unit == 1 else int(value)})
+        return plan if plan is not None and plan.memory.fits else None
+
+    if not hundredths or tried(hundredths[-1]) is None:
         return []
-    plan = again(kv_cache_memory_bytes=int(hundredths / 100 * GIB))
-    if plan is None or not plan.memory.fits:
-        return []
-    concurrency = plan.memory.max_concurrency
-    return [MemoryAdvice(change="--kv-cache-memory-gib", value=f"{hundredths / 100:g}", max_concurrency=concurrency)]
+    place = bisect.bisect_left(hundredths, True, key=lambda number: tried(number) is not None)
+    plan = tried(hundredths[place])
+    assert plan is not None
+    value, concurrency = f"{hundredths[place] / 100:g}", plan.memory.max_concurrency
+    return [MemoryAdvice(change=flag, value=value, max_concurrency=concurrency)]
+
+
+def _more_gpus(sizes: list[int], again: Again, shorter: bool) -> list[MemoryAdvice]:
+    """Return the smallest tensor-parallel size with which it fits; before it one that is smaller, where a shorter sequence fits."""
+    found: list[MemoryAdvice] = []
+    for size in sizes:
+        plan = again(tp=size)
+        if plan is None:
+            continue
+        if plan.memory.fits:
+            return [*found, MemoryAdvice(change="--tp", value=str(size), max_concurrency=plan.memory.max_concurrency)]
+        length = plan.memory.max_model_len
+        if (
+            shorter
+            and not found
+            and length >= LEAST_LENGTH
+            and (plan := again(tp=size, max_model_len=length))
+            and plan.memory.fits
+        ):
+            concurrency = plan.memory.max_concurrency
+            found.append(
+                MemoryAdvice(change="--tp", value=str(size), max_model_len=length, max_concurrency=concurrency)
+            )
+    return found
 
 
 def _halves(name: str, value: int, least: int = 1) -> list[tuple[str, Any]]:

@@ -20,7 +20,8 @@ class Capacity:
         block_bytes: of every stage [B].
         stage_blocks: blocks that every stage could hold.
         blocks: of the pool: those of the stage with fewest.
-        tokens: that it holds if every layer keeps every token.
+        tokens: that the engine logs.
+        concurrency: how many of the longest sequence fit at once.
         per_sequence: blocks of the longest sequence.
         longest: longest sequence that fits.
     """
@@ -31,6 +32,7 @@ class Capacity:
     stage_blocks: tuple[int, ...]
     blocks: int
     tokens: int
+    concurrency: float
     per_sequence: int
     longest: int
 
@@ -56,7 +58,8 @@ def capacity_of(deployment: Deployment, settings: EngineSettings, longest: int) 
         pool.block_bytes,
         tuple(map(int, pool.stage_blocks)),
         blocks,
-        int(pool.tokens),
+        int(pool.tokens(longest)),
+        float(pool.concurrency(longest)),
         sequence_blocks(pool.groups, longest, settings.in_flight),
         longest_sequence(
             pool.groups, blocks + (settings.engine != "vllm"), settings.in_flight, allowed

@@ -93,6 +93,8 @@ class MemoryAdvice(Frozen):
     """The flag that changes."""
     value: str
     """Nearest value of it that fits."""
+    max_model_len: int | None = None
+    """Longest sequence that fits with it, where the one asked for does not; None where it does."""
     max_concurrency: float
 
 

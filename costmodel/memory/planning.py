@@ -18,6 +18,7 @@ from costmodel.memory.blocks import KvGroup, stage_kv_bytes
 from costmodel.memory.capacity import Capacity, capacity_of
 from costmodel.memory.documents import EngineFlags, MemoryPlan, MemoryPlanInfo, StageMemory, WeightsRow
 from costmodel.memory.engines import EngineSettings, default_settings
+from costmodel.memory.pool import own_length
 from costmodel.memory.rules import parse_version, vllm_rules
 from costmodel.memory.weights import loaded_weight_rows, stage_patterns
 from costmodel.memory.wording import binding, log_lines, remarks
@@ -25,8 +26,6 @@ from costmodel.prediction import model_info
 
 MOST_TOKENS = 10_000_000
 """Longest sequence that is asked about where the config has no limit."""
-UNLIMITED = 131_072
-"""Taken for the longest sequence of a model whose config does not say."""
 
 
 def plan_memory(
@@ -145,12 +144,11 @@ def make_settings(
         InputError: as in :func:`plan_memory`.
     """
     engine = choice(engine, ENGINES, "engine")
-    if engine_version is not None and engine != "vllm":
-        raise InputError(f"engine-version is known for vllm only; {engine} has one rule here: leave it out")
+    _check_flags(engine, engine_version, eager=enforce_eager, hybrid=hybrid_kv_cache)
     rules = vllm_rules(VLLM_VERSION if engine_version is None else engine_version)
     settings = default_settings(deployment, engine, rules)
     allowed = deployment.architecture.max_positions or MOST_TOKENS
-    longest = deployment.architecture.max_positions or UNLIMITED
+    longest = own_length(deployment)
     if max_model_len is not None:
         longest = whole(max_model_len, "max-model-len", 1)
         if longest > allowed:
@@ -208,10 +206,21 @@ def _draft_note(settings: EngineSettings, groups: Sequence[KvGroup]) -> tuple[st
     return held, "recurrent layers keep one more state for each drafted token: --speculative-tokens counts them"
 
 
+def _check_flags(engine: str, version: str | None, *, eager: bool, hybrid: bool) -> None:
+    """Refuse what has no say in the rule of an engine."""
+    if engine == "vllm":
+        return
+    if version is not None:
+        raise InputError(f"engine-version is known for vllm only; {engine} has one rule here: leave it out")
+    if eager:
+        raise InputError(f"enforce-eager is for vllm, whose budget has the CUDA graphs in it; {engine}'s has not")
+    if engine == "trtllm" and not hybrid:
+        raise InputError(
+            "disable-hybrid-kv-cache-manager is vLLM's; by trtllm's rule here windowed layers keep every token anyway"
+        )
+
+
 def _document(deployment: Deployment, settings: EngineSettings, longest: int, made: Capacity) -> MemoryPlan:
-    concurrency = made.blocks / made.per_sequence
-    by_concurrency = settings.engine == "vllm" and settings.rules.tokens_by_concurrency
-    tokens = int(concurrency * longest) if by_concurrency else made.tokens
     stage, null_block = made.fullest, settings.engine == "vllm"
     budget, patterns = made.budgets[stage], stage_patterns(deployment)
     memory = MemoryPlanInfo(
@@ -227,9 +236,9 @@ def _document(deployment: Deployment, settings: EngineSettings, longest: int, ma
         kv_blocks=made.blocks,
         kv_block_tokens=_block_tokens(settings, made),
         kv_groups=len(made.groups),
-        kv_tokens=tokens,
+        kv_tokens=made.tokens,
         kv_blocks_per_sequence=made.per_sequence,
-        max_concurrency=concurrency,
+        max_concurrency=made.concurrency,
         max_model_len=made.longest,
         fits=made.per_sequence + null_block <= made.blocks and not budget.excess,
     )

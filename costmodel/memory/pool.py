@@ -23,6 +23,9 @@ from costmodel.memory.blocks import (
 from costmodel.memory.engines import SGLANG_WINDOW_SHARE, Budget, EngineSettings, default_settings, stage_budget
 from costmodel.memory.weights import stage_patterns
 
+UNLIMITED = 131_072
+"""Taken for the longest sequence of a model whose config does not say."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
@@ -49,9 +52,20 @@ class Pool:
         """Blocks that sequences can have: vLLM keeps one, the null block, for itself."""
         return maximum(self.blocks - (self.settings.engine == "vllm"), 0)
 
-    @property
-    def tokens(self) -> Value:
-        """Tokens that it holds if every layer keeps every token; of one sequence, where there are states."""
+    def concurrency(self, longest: int) -> Value:
+        """Return how many sequences of ``longest`` tokens fit at once, as vLLM counts them: as if all were prompt."""
+        return self.blocks / sequence_blocks(self.groups, longest, self.settings.in_flight)
+
+    def tokens(self, longest: int) -> Value:
+        """Return the size that the engine logs: vLLM since 0.21 ``concurrency · longest``, others blocks ÷ groups · tokens of a block.
+
+        Others count the groups of layers that keep tokens, beside the states of one sequence.
+
+        Args:
+            longest: ``max_model_len``; :func:`own_length` by default.
+        """
+        if self.settings.engine == "vllm" and self.settings.rules.tokens_by_concurrency:
+            return self.concurrency(longest) * longest // 1
         states = sum(group.states for group in self.groups)
         kept = [group.block_tokens for group in self.groups if not group.states]
         if not kept:
@@ -77,6 +91,11 @@ class Pool:
     def longest(self, most: int) -> int:
         """Return the largest ``max_model_len`` up to ``most`` with which vLLM starts; 0 for none."""
         return longest_sequence(self.groups, int(self.usable) + 1, self.settings.in_flight, most)
+
+
+def own_length(deployment: Deployment) -> int:
+    """Return ``max_model_len`` where it is not set: what the model allows, :data:`UNLIMITED` if its config does not say."""
+    return deployment.architecture.max_positions or UNLIMITED
 
 
 def pool_of(deployment: Deployment, settings: EngineSettings) -> Pool:

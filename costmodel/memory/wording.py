@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from costmodel.deployment import Deployment
-from costmodel.engine import GIB
+from costmodel.engine import GIB, VLLM_VERSION
 from costmodel.memory.documents import EngineFlags, MemoryPlanInfo
 from costmodel.memory.engines import EngineSettings
+from costmodel.memory.rules import parse_version
 
 
 def log_lines(deployment: Deployment, flags: EngineFlags, memory: MemoryPlanInfo) -> tuple[str, ...]:
@@ -72,6 +73,16 @@ def binding(flags: EngineFlags, memory: MemoryPlanInfo) -> str:
     )
 
 
+def of_start(longest: int, asked: int) -> str:
+    """Say that vLLM does not start, as the KV cache does not hold one sequence of ``max_model_len``.
+
+    Args:
+        longest: with which it starts [tokens].
+        asked: ``max_model_len``, or the model's where it is not given [tokens].
+    """
+    return f"vLLM will not start without --max-model-len {longest} or less: the KV cache does not hold one sequence of {asked:,} tokens"
+
+
 def remarks(deployment: Deployment, settings: EngineSettings) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return notes and warnings about how well the numbers are known."""
     notes, warnings = [], []
@@ -79,6 +90,10 @@ def remarks(deployment: Deployment, settings: EngineSettings) -> tuple[tuple[str
     if settings.engine == "sglang":
         notes.append(
             "SGLang does not measure its activations: what mem_fraction_static leaves out is shown as activations"
+        )
+    if settings.engine == "vllm" and parse_version(settings.rules.version) > parse_version(VLLM_VERSION):
+        warnings.append(
+            f"vLLM {settings.rules.version} is later than {VLLM_VERSION}, the last whose memory is described here, and whose rule is taken"
         )
     if settings.engine == "vllm" and not settings.rules.graphs_inside and not settings.eager:
         notes.append("CUDA graphs lie outside the budget before vLLM 0.21: leave 0.5 to 2 GiB of the GPU free for them")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from costmodel.deployment import Deployment
 from costmodel.memory.blocks import stage_kv_bytes
 from costmodel.memory.engines import NOTHING, Beside
-from costmodel.memory.pool import pool_of, workload_settings
+from costmodel.memory.pool import own_length, pool_of, workload_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Memory:
     """What is left for the KV cache; negative if not even the weights fit."""
     kv_bytes_per_token: float
     kv_tokens: int
-    """Tokens that fit when every layer keeps every token; with a pipeline, in the stage that holds the fewest."""
+    """As vLLM logs it for sequences as long as the model allows; with a pipeline, of the stage that holds the fewest."""
     kv_needed_bytes: float
     """KV cache of the workload: the blocks of every stream and every prompt."""
     kv_blocks: int
@@ -72,7 +72,7 @@ def memory_of(
             usable_bytes=budget.usable,
             kv_available_bytes=budget.available,
             kv_bytes_per_token=stage_kv_bytes(deployment, stage) + beside.kv_per_token * (stage == deployment.pp - 1),
-            kv_tokens=int(pool.tokens),
+            kv_tokens=int(pool.tokens(own_length(deployment))),
             kv_needed_bytes=float(needed * pool.block_bytes[stage]),
             kv_blocks=int(pool.usable),
             kv_blocks_needed=needed,

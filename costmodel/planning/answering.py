@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from costmodel.checks import MAX_SECONDS, positive
 from costmodel.hardware.errors import InputError
-from costmodel.planning.documents import Nearest, Plan, Slo
+from costmodel.planning.documents import FleetPlan, Nearest, Plan, Slo
 from costmodel.planning.serving import Site
-from costmodel.planning.steady import Steady
+from costmodel.planning.steady import Steady, before_engine_s
 
 Answer = TypeVar("Answer", bound=Plan)
 Holds = Callable[[int], bool]
@@ -56,6 +56,11 @@ def ms(seconds: float) -> str:
     return f"{seconds:.4g} s"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return ``1 stream`` or ``32 streams``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def over(seconds: float, limit: float) -> str:
     """Say that a time is over its limit, with as many digits as it takes to tell them apart."""
     factor, unit = (1.0, "s") if limit >= 1 or seconds >= 10 else (1e3, "ms")
@@ -91,6 +96,23 @@ def nearest_limit(name: str, seconds: float, what: str = "") -> Nearest:
     )
 
 
+def sent(site: Site, load: Steady, where: str = "") -> tuple[str, ...]:
+    """Return a note on the part of the TTFT that lies before the engine has the prompt; nothing where there is none.
+
+    Args:
+        site: model and GPU.
+        load: streams and prompts.
+        where: which GPU, in words, where there are several.
+    """
+    before = before_engine_s(site, load)
+    if not before:
+        return ()
+    return (
+        f"TTFT counts from when the prompt is sent: {ms(before)} of it{where} pass before the engine has the prompt "
+        "(fitted, for this load); simulate interference counts from there",
+    )
+
+
 def too_long(site: Site, load: Steady) -> tuple[str, list[Nearest]] | None:
     """Return what is said where a stream or a prompt is longer than a sequence may be, each with its next token; None where none is.
 
@@ -117,6 +139,7 @@ ARGUMENTS = {
     "--tpot-ms": "tpot",
     "--every": "every",
     "--tp": "tp",
+    "--ep": "ep",
     "--streams": "streams",
     "--max-num-seqs": "max_num_seqs",
     "--max-model-len": "max_model_len",
@@ -142,16 +165,27 @@ def verified(plan: Answer, ask: Callable[[str, Any], Plan]) -> Answer:
         name = ARGUMENTS[each.change]
         try:
             other = ask(name, each.value if name in TIMES else int(each.value))
-        except InputError:
+        except InputError as error:  # what was asked for cannot be with it
+            text = f"{each.text}; not enough by itself, as then {error}"
+            near.append(each.model_copy(update={"enough": False, "text": text}))
             continue
         if other.feasible:
             starts = other.advice and other.advice.max_model_len
             also = f", with --max-model-len {starts} or less" if starts and name != "max_model_len" else ""
-            near.append(each.model_copy(update={"text": each.text + also}))
+            servers, gpus = fleet(other)
+            also += servers
+            near.append(each.model_copy(update={"text": each.text + also, "gpus": gpus}))
         else:
             text = f"{each.text}; not enough by itself, as then {other.binds}"
             near.append(each.model_copy(update={"enough": False, "text": text}))
     return plan.model_copy(update={"nearest": tuple(near)})
+
+
+def fleet(plan: Plan) -> tuple[str, int | None]:
+    """Return what an answer about a fleet takes, in words and in GPUs; nothing of another one."""
+    if not isinstance(plan, FleetPlan) or plan.at is None:
+        return "", None
+    return f": {counted(plan.at.servers, 'server')}, {counted(plan.at.gpus, 'GPU')}", plan.at.gpus
 
 
 def last_that(holds: Holds, least: int, most: int) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 from costmodel.checks import whole
 from costmodel.hardware.errors import InputError
 from costmodel.planning.answering import (
+    counted,
     first_that,
     head,
     last_that,
@@ -17,6 +18,7 @@ from costmodel.planning.answering import (
     ms,
     nearest_limit,
     over,
+    sent,
     too_long,
     up,
     verified,
@@ -37,13 +39,14 @@ from costmodel.planning.fitting_in import (
 from costmodel.planning.serving import PlanOptions, Site, make_site, room
 from costmodel.planning.steady import (
     Steady,
+    before_engine_s,
     checked,
     decode_s,
-    drain_s,
     first_step_s,
     keeps_up,
     longest_gap_s,
     mean_gap_s,
+    taken_s,
     ttft_s,
     with_prefix,
 )
@@ -82,7 +85,7 @@ def plan_chunk(
         prompt, prompts, every: tokens of the long prompt, how many come at once, and how often [s].
         streams, context: sequences that decode, and tokens of each: the longest that they reach, if they grow.
         itl: limit on every gap of a stream [s].
-        ttft: limit on the TTFT of a prompt that comes at the worst moment [s]; None for none.
+        ttft: limit on the TTFT of a prompt that comes at the worst moment, from when it is sent [s]; None for none.
         multiple: of which the recommended budget is one.
         cached_prefix: tokens of each prompt that the prefix cache has.
         confirm: simulate the answer and the next multiple as well.
@@ -130,6 +133,7 @@ def _plan(
     site = make_site(
         server, load.prompt, {"itl": 0, "ttft": 0, "every": 0, "prompts": 0, "multiple": 0, "cached_prefix": 0}
     )
+    seats(site, load, step)  # too few are an error, whatever else does not hold
     if step_count(load.new, load.prompts, step - load.streams % step) > MAX_STEPS:
         raise InputError(
             f"{load.new:,} tokens of prompt in chunks of {step} are more than {MAX_STEPS:,} steps; use a larger multiple"
@@ -143,7 +147,7 @@ def _plan(
     }  # fmt: skip
     common: dict[str, Any] = {
         **head(site), "workload": workload, "limits": slo, "multiple": step, "points": () if nowhere else asked.points(found.budget),
-        "notes": site.notes, "warnings": site.warnings,
+        "notes": (*site.notes, *sent(site, load)), "warnings": site.warnings,
     }  # fmt: skip
     budget = found.budget
     at = None if budget is None else asked.check(budget, confirm)
@@ -207,7 +211,7 @@ class _Question:
 
     def ttft(self, budget: int) -> float:
         """Return the TTFT at the worst moment [s]."""
-        return ttft_s(self.site.clock, self.load, budget)
+        return ttft_s(self.site, self.load, budget)
 
     def fits(self, budget: int) -> bool:
         """Tell whether the load fits into the KV cache."""
@@ -314,7 +318,7 @@ class _Question:
         load = self.load
         limit, decode = self.slo.itl_s or 0.0, decode_s(self.site.clock, load)
         if decode > limit:
-            what = f"a decode step of {load.streams} streams alone takes {ms(decode)}, over the limit of {ms(limit)}"
+            what = f"a decode step of {counted(load.streams, 'stream')} alone takes {ms(decode)}, over the limit of {ms(limit)}"
         else:
             what = f"even the smallest chunk makes a step of {ms(self.gap(load.streams + 1))}, over the limit of {ms(limit)}"
         near, budget = [], self._first(self.keeps_up, load.every) or self.top
@@ -322,7 +326,7 @@ class _Question:
             near.append(nearest_limit("itl", self.gap(budget), f"with {budget:,} tokens per step"))
         fewer = last_that(self._calm_with, 1, load.streams - 1)
         if fewer is not None:
-            near.append(Nearest(change="--streams", value=fewer, text=f"{fewer:,} streams"))
+            near.append(Nearest(change="--streams", value=fewer, text=counted(fewer, "stream")))
         return _Found(None, False, "itl", what, tuple(near))
 
     def _calm_with(self, streams: int) -> bool:
@@ -333,7 +337,7 @@ class _Question:
     def _too_slow(self, budget: int, binding: str) -> _Found:
         """The limits allow only budgets at which prompts come faster than they are taken."""
         load, clock = self.load, self.site.clock
-        took = ttft_s(clock, load, budget)
+        took = taken_s(clock, load, budget)
         text = (
             f"the limits contradict the load: {budget:,} tokens per step are the most ({binding}), "
             f"with which a prompt takes up to {ms(took)}, but the next comes after {ms(load.every)}"
@@ -346,8 +350,7 @@ class _Question:
 
     def _too_late(self, budget: int, binding: str, wanted: float) -> _Found:
         """The limits allow only budgets at which the TTFT is over its limit."""
-        clock, load = self.site.clock, self.load
-        took = ttft_s(clock, load, budget)
+        took = self.ttft(budget)
         text = (
             f"the limits contradict each other: {budget:,} tokens per step are the most ({binding}), "
             f"with which the TTFT is up to {ms(took)}, for {ms(wanted)} allowed"
@@ -372,6 +375,7 @@ class _Question:
             itl_s=gap,
             tpot_s=tpot,
             ttft_s=ttft,
+            before_engine_s=before_engine_s(self.site, load),
             **interval_numbers(self.site, load, budget, {"itl": gap, "tpot": tpot, "ttft": ttft}),
             kv_blocks_needed=needed_blocks(free, load),
             kv_blocks=free.blocks,
@@ -384,14 +388,13 @@ class _Question:
         wanted = {round(low * (high / low) ** (index / POINTS)) * self.step for index in range(POINTS + 1)}
         if chosen is not None:
             wanted |= {chosen, (chosen // self.step + 1) * self.step}
-        clock, load = self.site.clock, self.load
-        found = []
+        load, found = self.load, []
         for budget in sorted(each for each in wanted if each <= self.top):
             found.append(
                 ChunkPoint(
                     max_num_batched_tokens=budget,
                     itl_s=self.gap(budget),
-                    ttft_s=decode_s(clock, load) + drain_s(clock, load, budget),
+                    ttft_s=self.ttft(budget),
                     chunks=step_count(load.new, load.prompts, budget - load.streams),
                     keeps_up=self.keeps_up(budget),
                 )

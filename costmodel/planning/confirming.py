@@ -7,7 +7,7 @@ from typing import Any
 from costmodel.hardware.errors import InputError
 from costmodel.planning.documents import Checked
 from costmodel.planning.serving import ENDLESS, Site
-from costmodel.planning.steady import Steady, decode_s
+from costmodel.planning.steady import Steady, before_engine_s, decode_s
 from costmodel.simulation.simulating import simulate_interference
 
 PERIODS = 3
@@ -49,7 +49,8 @@ def interference_numbers(site: Site, load: Steady, budget: int | None) -> dict[s
         return {"simulated_prompts": 0}
     numbers: dict[str, Any] = {"simulated_itl_s": result.itl.max_s, "simulated_tpot_s": result.itl.mean_s}
     if load.prompts and result.ttft is not None:
-        numbers |= {"simulated_ttft_s": result.ttft.max_s, "simulated_prompts": result.requests.done}
+        ttft = before_engine_s(site, load) + result.ttft.max_s
+        numbers |= {"simulated_ttft_s": ttft, "simulated_prompts": result.requests.done}
     return numbers
 
 

@@ -85,6 +85,7 @@ def _plan(
     common = made.common("disaggregation") | {"closed_form": made.closed_form}
     if (nowhere := made.nowhere()) is not None:
         return FleetPlan(**common, **nowhere)
+    common["notes"] += made.sent(1)
     question = _Question(made, pools, progress)
     alone = run_alone(made.traffic, pools)
     if not alone.meets:
@@ -105,7 +106,7 @@ def _plan(
         kind = "prefill_servers" if run.prefill_servers != prefill else "decode_servers"
         binding[kind] = worst(run, slo)
         said.append(f"with {run.prefill_servers:,} and {run.decode_servers:,}, {sentence(binding[kind], run, slo)}")
-    together = _together(made.traffic, made.closed_form.servers) if compare else None
+    fewer, together = _together(made.traffic, made.closed_form.servers) if compare else (None, None)
     return FleetPlan(
         **common,
         feasible=True,
@@ -119,16 +120,20 @@ def _plan(
             binding=binding | dict.fromkeys(made.to_start(), "kv_memory"),
         ),
         at=at,
+        rate_per_server=made.rate_per_server(at, decode),
         before=tuple(below),
         together=together,
+        together_before=fewer,
     )
 
 
-def _together(traffic: Traffic, start: int) -> FleetRun | None:
-    """Return the fewest servers that do both, None if no number does."""
+def _together(traffic: Traffic, start: int) -> tuple[FleetRun | None, FleetRun | None]:
+    """Return the fewest servers that do both, after one fewer; None for what there is not."""
     search, most = Search(lambda count: run_replicas(traffic, count)), min(len(traffic.requests), MOST_SERVERS)
     found = search.fewest(min(start, most), most, lambda: run_alone(traffic))
-    return None if found is None else search.run(found)
+    if found is None:
+        return None, None
+    return search.run(found - 1) if found > 1 else None, search.run(found)
 
 
 class _Question:
@@ -158,11 +163,9 @@ class _Question:
         prefill = self._prefilling() or self._enough_to_prefill(1)
         while prefill is not None and prefill <= self.most:
             found = self._decoding(prefill, decode)
-            if found is None:  # the end-to-end latency, of which the prefill is a part
+            # without a number that decodes, it is the end-to-end latency, of which the prefill is a part; else the TTFT
+            if found is None or not self.run(prefill, found).meets:
                 prefill = self._enough_to_prefill(prefill + 1)
-                continue
-            if not self.run(prefill, found).meets:  # the TTFT
-                prefill += 1
                 continue
             prefill, found = self._traded(prefill, found)
             while prefill > 1 and self.run(prefill - 1, found).meets:

@@ -42,6 +42,8 @@ class Nearest(Sparse):
     """Canonical name of the part, of ``--gpu``."""
     text: str
     """The same in words, with the unit."""
+    gpus: int | None = None
+    """What all servers of a fleet take with this change, simulated."""
     enough: bool = True
     """Whether all limits hold after this change alone; otherwise ``text`` says what does not."""
 
@@ -83,7 +85,9 @@ class Checked(Sparse):
     """The longest gap, by the equations."""
     tpot_s: float | None = None
     ttft_s: float | None = None
-    """Of a prompt that comes at the worst moment."""
+    """Of a prompt that comes at the worst moment, from when it is sent."""
+    before_engine_s: float | None = None
+    """Of ``ttft_s``: until the engine has the prompt."""
     level: float | None = None
     """Share of the measurements that lie in intervals such as those below."""
     itl_interval_s: tuple[float, float] | None = None
@@ -97,7 +101,7 @@ class Checked(Sparse):
     """The longest gap of the simulation."""
     simulated_tpot_s: float | None = None
     simulated_ttft_s: float | None = None
-    """The longest TTFT of the simulation."""
+    """The longest TTFT of the simulation, and ``before_engine_s``."""
     simulated_prompts: int | None = None
     """Prompts that it served; with 0 it confirms nothing."""
 
@@ -135,7 +139,7 @@ class ChunkPoint(Frozen):
     itl_s: float
     """The longest gap of a stream."""
     ttft_s: float
-    """Of a prompt that comes at the worst moment."""
+    """Of a prompt that comes at the worst moment, from when it is sent."""
     chunks: int
     keeps_up: bool
     """Whether a prompt is done before the next one comes."""
@@ -184,10 +188,17 @@ class GpuOption(Sparse):
     """``roofline`` is a floor: no is no, yes is maybe."""
     tpot_s: float | None = None
     ttft_s: float | None = None
+    """At the worst moment, from when the prompt is sent."""
+    before_engine_s: float | None = None
+    """Of ``ttft_s``: until the engine has the prompt."""
     itl_s: float | None = None
     cost_per_hour: float | None = None
     cost_per_million_tokens: float | None = None
     """Of output, while all streams decode."""
+    max_model_len: int | None = None
+    """Where it meets the limits: longest with which vLLM starts, if it does not start with the model's own."""
+    warnings: tuple[str, ...] = ()
+    """Where it meets the limits: what its times do not rest on, such as rates that are not in the calibration."""
 
 
 class GpuPlan(Plan):
@@ -246,6 +257,8 @@ class FleetPlan(Plan):
 
     plan: Literal["replicas", "disaggregation"]
     closed_form: ClosedForm | None = None
+    rate_per_server: float | None = None
+    """What one server of the answer can do: by the closed form, or more where fewer servers than it says hold all limits [requests/s]."""
     at: FleetRun | None = None
     """The answer, simulated."""
     before: tuple[FleetRun, ...] = ()
@@ -254,3 +267,5 @@ class FleetPlan(Plan):
     """All that was simulated, by number of servers."""
     together: FleetRun | None = None
     """Disaggregation: the fewest servers that do both and hold the same limits."""
+    together_before: FleetRun | None = None
+    """One of these fewer."""

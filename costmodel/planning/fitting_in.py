@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from costmodel.deployment import divides
 from costmodel.hardware.errors import InputError
+from costmodel.memory.wording import of_start
+from costmodel.planning.answering import counted, last_that
 from costmodel.planning.documents import Nearest
 from costmodel.planning.serving import Room, Site, make_site, room
 from costmodel.planning.steady import Steady
-from costmodel.simulation.hints import of_start
 
 
 def needed_blocks(free: Room, load: Steady) -> int:
@@ -31,16 +35,43 @@ def seats(site: Site, load: Steady, budget: int) -> int:
     given = site.options.get("max_num_seqs")
     if given is not None and site.default_seqs < needed:
         raise InputError(
-            f"max-num-seqs {given} leaves no place for {needed} sequences ({load.streams} streams and the prompts); use at least {needed}"
+            f"max-num-seqs {given} leaves no place for {needed} sequences ({counted(load.streams, 'stream')} and the prompts); "
+            f"use at least {needed}"
         )
     return max(min(site.default_seqs, budget), needed)
 
 
 def more_gpus(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | None:
-    """Return the smallest tensor-parallel size at which a load fits; None if there is none within a node."""
+    """Return the smallest tensor-parallel size at which a load fits, else expert-parallel size; None if there is none within a node."""
+    return next(larger_sizes(site, load, budget, seqs), None) or more_experts(site, load, budget, seqs)
+
+
+def more_experts(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | None:
+    """Return the smallest larger expert-parallel size within a node at which a load fits, where experts are spread already.
+
+    If there is none, the smallest at which it fits with a larger tensor-parallel size, which the text names.
+    """
+    deployment = site.deployment
+    if deployment is None or deployment.ep == 1 or site.options.get("kv_tokens") is not None:
+        return None
+    both, most = None, int(deployment.profile.link.gpus_per_node.value)
+    for size in range(deployment.ep + deployment.tp, most + 1, deployment.tp):
+        try:
+            other = make_site({**site.options, "ep": size}, max(load.prompt, 1))
+        except InputError:
+            continue
+        if fits(other, load, budget, seqs):
+            return Nearest(change="--ep", value=size, text=f"expert-parallel size {size}")
+        if both is None and (wider := next(larger_sizes(other, load, budget, seqs), None)) is not None:
+            both = Nearest(change="--ep", value=size, text=f"expert-parallel size {size} and {wider.text}")
+    return both
+
+
+def larger_sizes(site: Site, load: Steady, budget: int, seqs: int) -> Iterator[Nearest]:
+    """Yield the larger tensor-parallel sizes within a node at which a load fits, the smallest first."""
     deployment = site.deployment
     if deployment is None or site.options.get("kv_tokens") is not None:
-        return None
+        return
     most = int(deployment.profile.link.gpus_per_node.value)
     for size in range(deployment.tp + 1, most + 1):
         if not divides(deployment.architecture, size, deployment.ep):
@@ -50,8 +81,7 @@ def more_gpus(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | Non
         except InputError:
             continue
         if fits(other, load, budget, seqs):
-            return Nearest(change="--tp", value=size, text=f"tensor-parallel size {size}")
-    return None
+            yield Nearest(change="--tp", value=size, text=f"tensor-parallel size {size}")
 
 
 def no_room(site: Site, load: Steady, budget: int, seqs: int) -> str:
@@ -65,9 +95,9 @@ def no_room(site: Site, load: Steady, budget: int, seqs: int) -> str:
         longest = free.too_long(site)
         return f"vLLM does not start with --max-model-len {asked}: the {free.blocks:,} KV blocks hold a sequence of {longest:,} tokens"
     return (
-        f"{load.streams:,} streams at context {load.context:,}"
+        f"{counted(load.streams, 'stream')} at context {load.context:,}"
         + (f" and {load.prompts} × {load.prompt:,} tokens of prompt" if load.prompts else "")
-        + f" take {needed:,} KV blocks; there are {free.blocks:,}"
+        + f" take{'' if load.streams + load.prompts > 1 else 's'} {needed:,} KV blocks; there are {free.blocks:,}"
         + ("" if given is None else f" (--kv-tokens {given})")
     )
 
@@ -99,9 +129,5 @@ def to_start(site: Site, budget: int, seqs: int) -> tuple[int | None, tuple[str,
 
 def fewer_streams(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | None:
     """Return the most streams that fit; None if not even one does."""
-    from dataclasses import replace
-
-    from costmodel.planning.answering import last_that
-
     found = last_that(lambda streams: fits(site, replace(load, streams=streams), budget, seqs), 1, load.streams)
-    return None if found is None else Nearest(change="--streams", value=found, text=f"{found:,} streams")
+    return None if found is None else Nearest(change="--streams", value=found, text=counted(found, "stream"))

@@ -10,13 +10,12 @@ from typing import Any
 from costmodel.deployment import divides
 from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import InputError
-from costmodel.planning.answering import ms, over, too_long
+from costmodel.planning.answering import counted, ms, over, too_long
 from costmodel.planning.documents import GpuOption, Slo
 from costmodel.planning.fitting_in import needed_blocks, no_room, seats
 from costmodel.planning.serving import PlanOptions, Site, make_site, room
-from costmodel.planning.steady import Steady, keeps_up, longest_gap_s, mean_gap_s, ttft_s
-
-MEASURES = {"itl": longest_gap_s, "ttft": ttft_s, "tpot": mean_gap_s}
+from costmodel.planning.steady import MEASURES, Steady, before_engine_s, keeps_up, taken_s
+from costmodel.planning.trusting import outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,17 @@ class Wanted:
         limits = {name: limit for name in MEASURES if (limit := getattr(self.slo, f"{name}_s")) is not None}
         values: dict[str, float | None] = {name: getattr(option, f"{name}_s") for name in limits}
         shares = [value / limits[name] for name, value in values.items() if value is not None]
-        return None in values.values(), max([*shares, (option.ttft_s or 0.0) / self.load.every])
+        return None in values.values(), max([*shares, taken(option) / self.load.every])
+
+
+def taken(option: GpuOption) -> float:
+    """Return how long the engine takes for a prompt, by which prompts come too fast or not [s]."""
+    return (option.ttft_s or 0.0) - (option.before_engine_s or 0.0)
+
+
+def starting(option: GpuOption) -> str:
+    """Say which ``--max-model-len`` it takes to start, if any."""
+    return "" if option.max_model_len is None else f" (--max-model-len {option.max_model_len} or less)"
 
 
 def sizes(part: str, price: float | None, wanted: Wanted) -> Iterable[GpuOption]:
@@ -66,6 +75,7 @@ def sizes(part: str, price: float | None, wanted: Wanted) -> Iterable[GpuOption]
         return
     deployment, limit = first.deployment, wanted.most or int(profile.link.gpus_per_node.value)
     assert deployment is not None  # no fixed step times
+    seats(first, wanted.load, wanted.budget(first))  # too few are so on every part, whatever else does not hold
     if first.info.gpus > limit:
         why = f"{first.info.gpus} GPUs (--ep {deployment.ep}) are more than {limit} (--max-gpus)"
         yield GpuOption(**common, gpus=first.info.gpus, missed=("max_gpus",), why=why)
@@ -86,11 +96,9 @@ def _option(site: Site, common: dict[str, Any], wanted: Wanted, price: float | N
     common |= {"gpus": site.info.gpus, "rung": site.info.rung, "cost_per_hour": cost}
     if (longer := too_long(site, load)) is not None:
         return GpuOption(**common, missed=("max_model_len",), why=longer[0])
-    free = room(site, budget, seats(site, load, budget))  # before the budget: too few seats are so on every part
+    free = room(site, budget, seats(site, load, budget))
     if budget <= load.streams:
-        why = (
-            f"its default token budget of {budget:,} has no room for a prompt beside {load.streams:,} streams (--chunk)"
-        )
+        why = f"its default token budget of {budget:,} has no room for a prompt beside {counted(load.streams, 'stream')} (--chunk)"
         return GpuOption(**common, missed=("token_budget",), why=why)
     if not free.holds(site, needed := needed_blocks(free, load)):
         why = f"KV cache: {needed:,} blocks are needed, {free.blocks:,} free"
@@ -99,19 +107,26 @@ def _option(site: Site, common: dict[str, Any], wanted: Wanted, price: float | N
         elif needed <= free.blocks:
             why = no_room(site, load, budget, seats(site, load, budget))
         return GpuOption(**common, missed=("kv_memory",), why=why)
-    values = {name: measure(site.clock, load, budget) for name, measure in MEASURES.items()}
+    values = {name: measure(site, load, budget) for name, measure in MEASURES.items()}
     limits = {name: limit for name in MEASURES if (limit := getattr(slo, f"{name}_s")) is not None}
     missed = [name for name, limit in limits.items() if limit < values[name] < math.inf]
     said = [f"{name.upper()} {over(values[name], limits[name])}" for name in missed]
     if not keeps_up(site.clock, load, budget):
         missed.insert(0, "load")
-        said.insert(0, f"a prompt takes up to {ms(values['ttft'])}, and the next comes after {ms(load.every)}")
+        said.insert(
+            0,
+            f"a prompt takes up to {ms(taken_s(site.clock, load, budget))}, and the next comes after {ms(load.every)}",
+        )
     if not missed:
         closest = max(limits, key=lambda name: values[name] / limits[name])
         said = [f"{closest.upper()} {ms(values[closest])} of {ms(limits[closest])}"]
     replicas = site.info.gpus // common["tensor_parallel"]  # of the attention, each with the streams
     tokens = replicas * load.streams / values["tpot"]  # none where the mean gap has no end
     common |= {f"{name}_s": value for name, value in values.items() if value < math.inf}
+    common["before_engine_s"] = before_engine_s(site, load)
+    if not missed:
+        common["max_model_len"] = free.too_long(site)
+        common["warnings"] = (*site.warnings, *outside(site, (load, budget)))
     return GpuOption(
         **{**common, "meets": not missed}, missed=tuple(missed), why="; ".join(said),
         cost_per_million_tokens=cost / (tokens * 3600) * 1e6 if cost is not None and tokens else None,

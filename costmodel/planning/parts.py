@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -11,13 +12,12 @@ from costmodel.architecture.source import load_model
 from costmodel.checks import whole
 from costmodel.hardware.catalog import gpu_names, is_path, load_gpu
 from costmodel.hardware.errors import InputError
-from costmodel.planning.answering import limits_of, ms, nearest_limit, too_long, up, verified
+from costmodel.planning.answering import counted, limits_of, ms, nearest_limit, sent, too_long, up, verified
 from costmodel.planning.documents import Advice, GpuOption, GpuPlan, Nearest
 from costmodel.planning.fitting_in import fewer_streams, seats, to_start
-from costmodel.planning.part_sizes import MEASURES, Wanted, closest, rank, ranked, sizes
+from costmodel.planning.part_sizes import Wanted, closest, rank, ranked, sizes, starting, taken
 from costmodel.planning.serving import PlanOptions
-from costmodel.planning.steady import checked
-from costmodel.planning.trusting import outside
+from costmodel.planning.steady import MEASURES, checked
 from costmodel.prices import Prices, read_prices
 
 
@@ -44,7 +44,8 @@ def plan_gpu(
 
     Args:
         prompt, every, streams, context: of the load.
-        itl, ttft, tpot: limits on the longest gap, on the TTFT at the worst moment and on the mean gap [s]; at least one.
+        itl, ttft, tpot: limits on the longest gap, on the TTFT at the worst moment, from when the prompt is sent, and on the mean gap [s];
+            at least one.
         chunk: token budget; ``"engine"`` for vLLM's default on each part.
         gpus: parts; None for those with a price, or without prices for all.
         prices: of one GPU for an hour, in a currency of your own: a CSV or TOML file, or a mapping (:func:`read_prices`).
@@ -70,7 +71,8 @@ def plan_gpu(
             raise InputError(f"chunk must be a whole number or 'engine', not {chunk!r}")
         if whole(chunk, "chunk", 1) <= load.streams:
             raise InputError(
-                f"a token budget of {chunk} leaves no room for a prompt beside {load.streams} streams; use at least {load.streams + 1}"
+                f"a token budget of {chunk} leaves no room for a prompt beside {counted(load.streams, 'stream')}; "
+                f"use at least {load.streams + 1}"
             )
     table = None if prices is None else read_prices(prices)
     parts = _parts(gpus, table)
@@ -133,6 +135,9 @@ def _plan(parts: Mapping[str, str], wanted: Wanted, table: Prices | None) -> Gpu
     }  # fmt: skip
     if best is None:
         binding, binds, near = _refusal(parts, tried, wanted)
+        if (near_by := closest(tried, wanted)).ttft_s is not None:
+            near_site = wanted.site(parts[near_by.gpu], near_by.tensor_parallel)
+            common["notes"] += sent(near_site, load, f" on {near_by.name}")
         return GpuPlan(**common, feasible=False, binding=binding, binds=binds, nearest=near)
     warnings: tuple[str, ...] = ()
     if best.rung == "roofline":
@@ -140,15 +145,15 @@ def _plan(parts: Mapping[str, str], wanted: Wanted, table: Prices | None) -> Gpu
             "no part with a calibration will do: the advice rests on datasheet rates, a floor; measured steps take longer",
         )
     site = wanted.site(parts[best.gpu], best.tensor_parallel)
-    budget = wanted.budget(site)
-    starts, said = to_start(site, budget, seats(site, load, budget))
-    warnings += (*site.warnings, *said, *outside(site, (load, budget)))
+    budget, starts = wanted.budget(site), best.max_model_len
+    warnings += (*to_start(site, budget, seats(site, load, budget))[1], *best.warnings)
     common["notes"] += tuple(note for note in site.notes if note.startswith("calibration "))
+    common["notes"] += sent(site, load, f" on {best.name}")
     what = "cheapest" if table else "fewest GPUs"
     smaller = [each for each in tried if each.gpu == best.gpu and each.tensor_parallel < best.tensor_parallel]
     binding = smaller[-1].missed[0] if smaller else "price" if table else "gpus"
     binds = f"{what}: {best.gpus} × {best.name}"
-    alike = [each.gpu for each in good if (each.rung, rank(each)[:2]) == (best.rung, rank(best)[:2])]
+    alike = [each.gpu + starting(each) for each in good if (each.rung, rank(each)[:2]) == (best.rung, rank(best)[:2])]
     if len(alike) > 1:
         binds = f"{what}: {best.gpus} of any of {', '.join(alike)}; of these {best.name} has the least TPOT"
     if smaller:
@@ -212,9 +217,9 @@ def _refusal(
         only = [option for option in running if option.missed == (name,)]
         if not only and name not in best.missed:
             continue
-        key = "ttft_s" if name == "load" else f"{name}_s"
-        reached = min(only, key=lambda option: getattr(option, key)) if only else best
-        value = getattr(reached, key)
+        measure = taken if name == "load" else attrgetter(f"{name}_s")
+        reached = min(only, key=measure) if only else best
+        value = measure(reached)
         what = f"with {reached.gpus} × {reached.name}"
         near.append(
             Nearest(change="--every", value=up(value), text=f"a prompt every {ms(up(value))} ({what})")
@@ -240,11 +245,27 @@ def _that_holds(parts: Mapping[str, str], last: GpuOption, wanted: Wanted) -> tu
     if not fitting:
         budget = wanted.budget(site)
         fewer = fewer_streams(site, wanted.load, budget, seats(site, wanted.load, budget))
-        return (fewer,) if fewer else ()
+        return tuple(each for each in (_more_experts(parts, wanted), fewer) if each is not None)
     best = min(
         fitting, key=lambda option: (not option.meets, option.gpus, option.rung == "roofline", option.tpot_s or 0.0)
     )
-    text = f"{best.gpus} × {best.name} (--gpu {best.gpu})"
+    text = f"{best.gpus} × {best.name} (--gpu {best.gpu}){starting(best)}"
     if not best.meets:
         text += f", which hold it; not enough by itself, as then {best.why}"
-    return (Nearest(change="--gpu", value=best.gpus, gpu=best.gpu, text=text, enough=best.meets),)
+    spread = _more_experts(parts, wanted)
+    other = Nearest(change="--gpu", value=best.gpus, gpu=best.gpu, text=text, enough=best.meets)
+    return (other, spread) if spread else (other,)
+
+
+def _more_experts(parts: Mapping[str, str], wanted: Wanted) -> Nearest | None:
+    """Return the first of 2, 4, 8 … times ``ep`` with which the load runs on one of the parts, where experts are spread already."""
+    size = int(wanted.server.get("ep", 1)) * 2
+    while 2 < size <= 1024:
+        spread = replace(wanted, server={**wanted.server, "ep": size})
+        options = [option for part in parts.values() for option in sizes(part, None, spread)]
+        if any(option.ttft_s is not None for option in options):
+            return Nearest(change="--ep", value=size, text=f"expert-parallel size {size}")
+        if all(option.missed in (("part",), ("max_gpus",)) for option in options):
+            return None
+        size *= 2
+    return None

@@ -6,9 +6,7 @@ from costmodel.planning.answering import ms, nearest_limit, over, too_long, up
 from costmodel.planning.documents import Nearest, Slo
 from costmodel.planning.fitting_in import fewer_streams, more_gpus, more_tokens, no_room, shorter_sequences
 from costmodel.planning.serving import Site
-from costmodel.planning.steady import Steady, longest_gap_s, mean_gap_s, ttft_s
-
-MEASURES = {"tpot": mean_gap_s, "itl": longest_gap_s, "ttft": ttft_s}
+from costmodel.planning.steady import MEASURES, Steady, taken_s
 
 
 def refused(
@@ -33,11 +31,11 @@ def refused(
             more_tokens(site, load, budget, seats),
         ]
     elif binding in MEASURES:
-        reached, allowed = MEASURES[binding](site.clock, load, budget), getattr(slo, f"{binding}_s")
+        reached, allowed = MEASURES[binding](site, load, budget), getattr(slo, f"{binding}_s")
         text = f"{one} is over the limit: {binding.upper()} {over(reached, allowed)}"
         near = [nearest_limit(binding, reached, f"with {one}")]
     elif binding == "load":
-        took = ttft_s(site.clock, load, budget)
+        took = taken_s(site.clock, load, budget)
         text = (
             f"prompts come faster than they are taken: one takes {ms(took)}, and the next comes after {ms(load.every)}"
         )

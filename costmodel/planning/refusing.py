@@ -61,8 +61,8 @@ def _that_are_taken(made: Asked, binding: str) -> tuple[Nearest, ...]:
     near: list[Nearest] = []
     tokens = max(request.prompt + request.output for request in made.traffic.requests)
     deployment = made.server.deployment
-    if binding == "kv_memory" and (more := made.more_gpus(tokens)) is not None:
-        near.append(more)
+    if binding == "kv_memory":
+        near += made.more_gpus(tokens)
     if binding == "kv_memory" and made.traffic.options.get("kv_tokens") is not None:
         size = made.server.settings.block_tokens
         held = -(-tokens // size) * size
@@ -72,6 +72,8 @@ def _that_are_taken(made: Asked, binding: str) -> tuple[Nearest, ...]:
     ):
         near.append(Nearest(change="--max-model-len", value=tokens, text=f"--max-model-len {tokens}"))
     longest = made.server.settings.ends_at - made.traffic.output
+    if longest < 1 and binding == "max_model_len":  # nor does the KV cache hold it, which the answer to this says
+        longest = (made.server.settings.max_model_len or 0) - made.traffic.output
     if made.traffic.rate is not None and longest >= 1:
         near.append(Nearest(change="--prompt", value=longest, text=f"prompts of up to {int(longest):,} tokens"))
     return tuple(near)

@@ -90,6 +90,7 @@ def _plan(
     most = min(len(traffic.requests), MOST_SERVERS)
     found = search.fewest(min(form_found.servers, most), most, lambda: run_alone(traffic))
     common |= {"closed_form": form_found, "runs": search.all()}
+    common["notes"] += made.sent(found or most)
     if found is None:
         return FleetPlan(**common, **refusal(made, search.alone, search.run(most)))
     for count in range(max(found - 1 - around, 1), min(found + around, most) + 1):
@@ -113,5 +114,6 @@ def _plan(
             binding={"replicas": binding, "gpus": binding} | dict.fromkeys(made.to_start(), "kv_memory"),
         ),
         at=at,
+        rate_per_server=made.rate_per_server(at, found),
         before=(below,) if below else (),
     )

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, Unpack
 
 from costmodel.checks import choice, whole
 from costmodel.hardware.errors import InputError
-from costmodel.planning.answering import head, last_that, limits_of, ms, over, verified
+from costmodel.planning.answering import head, last_that, limits_of, ms, over, sent, verified
 from costmodel.planning.confirming import interference_numbers, unserved
 from costmodel.planning.documents import Advice, Bound, Checked, SizePlan, Slo
 from costmodel.planning.fitting_in import needed_blocks, no_room, to_start
 from costmodel.planning.refused_sizes import refused
 from costmodel.planning.serving import PlanOptions, Site, make_site, room
-from costmodel.planning.steady import Steady, checked, keeps_up, longest_gap_s, mean_gap_s, ttft_s, with_prefix
+from costmodel.planning.steady import (
+    MEASURES,
+    Steady,
+    before_engine_s,
+    checked,
+    keeps_up,
+    taken_s,
+    ttft_s,
+    with_prefix,
+)
 from costmodel.planning.trusting import interval_numbers, outside
 from costmodel.rungs import MAX_STEPS
 from costmodel.simulation.options import ONE_STEP
@@ -133,8 +143,8 @@ def plan_prompt(
 ) -> SizePlan:
     """Return the longest prompt that may come among decoding streams, within limits.
 
-    Limits: ITL, the longest mixed step; TTFT at the worst moment, T_dec + Σ T_mixed; the KV cache; ``max_model_len`` − 1; and with
-    ``every``, that one is done before the next comes.
+    Limits: ITL, the longest mixed step; TTFT at the worst moment, T_dec + Σ T_mixed and the time before the engine has the prompt; the
+    KV cache; ``max_model_len`` − 1; and with ``every``, that one is done before the next comes.
 
     Args:
         streams, context: sequences that decode, and tokens of each.
@@ -233,13 +243,13 @@ class _Question:
         found["kv_memory"] = self._fits
         if self.load.prompts:  # before the times: where prompts come too fast, those have no end
             found["load"] = lambda load: keeps_up(clock, load, self.budget(load))
-        if (tpot := slo.tpot_s) is not None:
-            found["tpot"] = lambda load: mean_gap_s(clock, load, self.budget(load)) <= tpot
-        if (itl := slo.itl_s) is not None:
-            found["itl"] = lambda load: longest_gap_s(clock, load, self.budget(load)) <= itl
-        if (ttft := slo.ttft_s) is not None:
-            found["ttft"] = lambda load: ttft_s(clock, load, self.budget(load)) <= ttft
+        for name in ("tpot", "itl", "ttft"):
+            if (limit := getattr(slo, f"{name}_s")) is not None:
+                found[name] = partial(self._within, name, limit)
         return found
+
+    def _within(self, name: str, limit: float, load: Steady) -> bool:
+        return MEASURES[name](self.site, load, self.budget(load)) <= limit
 
     def _most_seqs(self) -> int | None:
         """Return ``max_num_seqs`` as a limit: as asked for; where it is not, the answer says what to set it to."""
@@ -281,6 +291,7 @@ class _Question:
         values |= {"max_model_len": starts} if starts else {}
         bound = {name: "kv_memory" if name == "max_model_len" else binding or "none" for name in values}
         return self._document(
+            load,
             warned=(
                 *unserved(at, None if binding == "max_model_len" else after),  # beyond that, none is to be served
                 *said,
@@ -298,7 +309,8 @@ class _Question:
     def _with(self, holds: Callable[[Steady], bool]) -> Callable[[int], bool]:
         return lambda number: holds(self.at(number))
 
-    def _document(self, warned: tuple[str, ...] = (), **rest: Any) -> SizePlan:
+    def _document(self, reached: Steady, warned: tuple[str, ...] = (), **rest: Any) -> SizePlan:
+        """Return the answer; ``reached`` is the load at it."""
         load = self.load
         workload: dict[str, str | int | float | bool | None] = {
             "kind": "interference" if load.prompts else "decode", "streams": load.streams, "context_tokens": load.context,
@@ -310,25 +322,23 @@ class _Question:
             workload["every_s"] = None
         return SizePlan(
             **head(self.site), plan=self.plan, unknown=self.unknown, workload=workload, limits=self.slo,
-            notes=self.site.notes, warnings=(*self.site.warnings, *warned), **rest,
+            notes=(*self.site.notes, *sent(self.site, reached)), warnings=(*self.site.warnings, *warned), **rest,
         )  # fmt: skip
 
     def _sentence(self, binding: str, number: int) -> str:
         what = {"streams": "sequences", "context": "tokens of context", "prompt": "tokens of prompt"}[self.unknown]
         if not binding:
             return f"no limit binds: {number:,} {what} are as many as are looked at"
-        after, clock = self.at(number + 1), self.site.clock
+        after = self.at(number + 1)
         budget = self.budget(after)
         if binding == "kv_memory":
             why = no_room(self.site, after, budget, self.seats(after))
-        elif binding == "tpot":
-            why = f"one more makes the TPOT {over(mean_gap_s(clock, after, budget), self.slo.tpot_s or 0)}"
-        elif binding == "itl":
-            why = f"one more makes the longest gap {over(longest_gap_s(clock, after, budget), self.slo.itl_s or 0)}"
-        elif binding == "ttft":
-            why = f"one more makes the TTFT {over(ttft_s(clock, after, budget), self.slo.ttft_s or 0)}"
+        elif binding in MEASURES:
+            what_of = {"tpot": "TPOT", "itl": "longest gap", "ttft": "TTFT"}[binding]
+            reached = MEASURES[binding](self.site, after, budget)
+            why = f"one more makes the {what_of} {over(reached, getattr(self.slo, f'{binding}_s'))}"
         elif binding == "load":
-            why = f"with one more a prompt takes {ms(ttft_s(clock, after, budget))}, and the next comes after {ms(after.every)}"
+            why = f"with one more a prompt takes {ms(taken_s(self.site.clock, after, budget))}, and the next comes after {ms(after.every)}"
         elif binding == "max_num_seqs":
             why = f"{self.site.default_seqs:,} sequences may run" + (
                 ", the prompt one of them" if after.prompts else ""
@@ -344,7 +354,7 @@ class _Question:
         load = self.at(1)
         one = {"streams": "one sequence", "context": "a context of one token", "prompt": "a prompt of one token"}
         text, near = refused(self.site, self.slo, load, self.budget(load), self.seats(load), binding, one[self.unknown])
-        return self._document(feasible=False, binding=binding, binds=text, nearest=near)
+        return self._document(load, feasible=False, binding=binding, binds=text, nearest=near)
 
     def _outside(self, number: int, binding: str) -> tuple[str, ...]:
         loads = [self.at(number)] + ([self.at(number + 1)] if binding not in ("", "max_model_len") else [])
@@ -352,17 +362,17 @@ class _Question:
 
     def _check(self, number: int, limits: Mapping[str, Callable[[Steady], bool]], confirm: bool) -> Checked:
         """Return what a number leads to."""
-        load, clock = self.at(number), self.site.clock
+        load, site = self.at(number), self.site
         budget = self.budget(load)
         free = room(self.site, budget, self.seats(load))
         blocks: dict[str, Any] = {"kv_blocks_needed": needed_blocks(free, load), "kv_blocks": free.blocks}
         if load.prompts and budget <= load.streams:
             return Checked(value=number, meets=False, **blocks)
-        mean = mean_gap_s(clock, load, budget)
+        mean = MEASURES["tpot"](site, load, budget)
         times: dict[str, float | None] = {
-            "itl": longest_gap_s(clock, load, budget),
+            "itl": MEASURES["itl"](site, load, budget),
             "tpot": mean if mean < float("inf") else None,
-            "ttft": ttft_s(clock, load, budget) if load.prompts else None,
+            "ttft": ttft_s(site, load, budget) if load.prompts else None,
         }
         if load.prompts and step_count(load.new, load.prompts, budget - load.streams) > MAX_STEPS:
             confirm = False
@@ -372,6 +382,7 @@ class _Question:
             itl_s=times["itl"],
             tpot_s=times["tpot"],
             ttft_s=times["ttft"],
+            before_engine_s=before_engine_s(site, load) if load.prompts else None,
             **interval_numbers(self.site, load, budget, times),
             **blocks,
             **(self._simulated(load, budget) if confirm else {}),
@@ -379,5 +390,5 @@ class _Question:
 
     def _simulated(self, load: Steady, budget: int) -> dict[str, Any]:
         if load.every == RARE:  # as often as it takes to see a prompt or two
-            load = replace(load, every=4 * ttft_s(self.site.clock, load, budget))
+            load = replace(load, every=4 * taken_s(self.site.clock, load, budget))
         return interference_numbers(self.site, load, budget if load.prompts else None)

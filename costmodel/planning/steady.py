@@ -7,12 +7,14 @@ came. So the longest gap is exactly that of :func:`costmodel.simulate_interferen
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from costmodel.certainty import arrival_overheads
 from costmodel.checks import MAX_SECONDS, positive, whole
 from costmodel.equations.work import Chunk, seen_tokens
 from costmodel.hardware.errors import InputError
+from costmodel.planning.serving import Site
 from costmodel.simulation.clock import Clock, decode_alike
 from costmodel.spike import mixed_steps, step_count, tallest_candidates, visibility
 
@@ -110,9 +112,28 @@ def drain_s(clock: Clock, load: Steady, budget: int) -> float:
     return math.fsum(mixed_s(clock, load, chunks) for chunks in steps)
 
 
-def ttft_s(clock: Clock, load: Steady, budget: int) -> float:
-    """Return the TTFT of the last of the prompts if they come just after a step began [s]: T_dec + Σ T_mixed."""
+def taken_s(clock: Clock, load: Steady, budget: int) -> float:
+    """Return how long the engine has the last of the prompts until its first token, if they come just after a step began [s].
+
+    T_dec + Σ T_mixed, the TTFT of :func:`costmodel.simulate_interference`.
+    """
     return decode_s(clock, load) + drain_s(clock, load, budget)
+
+
+def before_engine_s(site: Site, load: Steady) -> float:
+    """Return the time between a prompt being sent and the engine having it, as the calibration has it for this load [s].
+
+    That of :func:`costmodel.simulate_load`: t_0 + t_1·n + k·T_dec, with n tokens of prompt (``arrival`` of the calibration); 0 without one.
+    """
+    if not load.prompts or site.fitted is None:
+        return 0.0
+    fixed, per_token, steps = arrival_overheads(site.fitted.rates.calibration)
+    return fixed + per_token * load.prompt + steps * decode_s(site.clock, load)
+
+
+def ttft_s(site: Site, load: Steady, budget: int) -> float:
+    """Return the TTFT of the last of the prompts, from when it is sent, if the engine has it just after a step began [s]."""
+    return before_engine_s(site, load) + taken_s(site.clock, load, budget)
 
 
 def mean_gap_s(clock: Clock, load: Steady, budget: int) -> float:
@@ -127,4 +148,12 @@ def mean_gap_s(clock: Clock, load: Steady, budget: int) -> float:
 
 def keeps_up(clock: Clock, load: Steady, budget: int) -> bool:
     """Tell whether the prompts of one injection are done before the next come, whatever step they come in."""
-    return not load.prompts or ttft_s(clock, load, budget) <= load.every
+    return not load.prompts or taken_s(clock, load, budget) <= load.every
+
+
+MEASURES: Mapping[str, Callable[[Site, Steady, int], float]] = {
+    "itl": lambda site, load, budget: longest_gap_s(site.clock, load, budget),
+    "ttft": ttft_s,
+    "tpot": lambda site, load, budget: mean_gap_s(site.clock, load, budget),
+}
+"""What has a limit → its value at a token budget [s]."""

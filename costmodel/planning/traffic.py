@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from costmodel.checks import positive, whole
 from costmodel.hardware.errors import InputError
 from costmodel.planning.answering import limits_of, ms
 from costmodel.planning.documents import ClosedForm, FleetRun, Nearest, Slo
-from costmodel.planning.fitting_in import more_gpus
+from costmodel.planning.fitting_in import larger_sizes, more_experts
 from costmodel.planning.fleets import Balancing, Traffic
 from costmodel.planning.rates import closed_form
 from costmodel.planning.serving import PlanOptions, check_longest, make_site
@@ -58,6 +58,8 @@ class Asked:
         workload: as documents tell it.
         notes, warnings: what has to be said.
         per_server: GPUs of a server.
+        lengths: means of prompts and answers [tokens].
+        apart: servers that only decode.
     """
 
     traffic: Traffic
@@ -68,6 +70,8 @@ class Asked:
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     per_server: int
+    lengths: tuple[int, int]
+    apart: bool
 
     def common(self, plan: str) -> dict[str, Any]:
         """Return what every answer has."""
@@ -78,11 +82,28 @@ class Asked:
             "notes": self.notes, "warnings": self.warnings,
         }  # fmt: skip
 
-    def more_gpus(self, tokens: int) -> Nearest | None:
-        """Return the smallest tensor-parallel size at which one sequence of ``tokens`` fits."""
+    def more_gpus(self, tokens: int) -> list[Nearest]:
+        """Return the smallest tensor-parallel size at which one sequence of ``tokens`` fits, and the one with the fewest GPUs in all.
+
+        The latter by the closed form, the smallest of several alike; only where it takes fewer than the former. Where there is none, the
+        smallest larger expert-parallel size.
+        """
         options, settings = self.traffic.options, self.server.settings
         kept = PlanOptions(**{name: value for name, value in options.items() if name in PlanOptions.__annotations__})  # type: ignore[typeddict-item]
-        return more_gpus(make_site(kept, 1), Steady(1, tokens), settings.token_budget, settings.max_num_seqs)
+        asked = make_site(kept, 1), Steady(1, tokens), settings.token_budget, settings.max_num_seqs
+        near = list(larger_sizes(*asked))
+        if not near:
+            spread = more_experts(*asked)
+            return [spread] if spread else []
+        fewest = sorted(near, key=lambda each: self._gpus(int(each.value)))[:1]
+        return near[:1] if fewest == near[:1] else [*near[:1], *fewest]
+
+    def _gpus(self, tp: int) -> int:
+        """Return the GPUs that servers with a tensor-parallel size take in all, by the closed form."""
+        changed: ServerOptions = {**self.traffic.options, "tp": tp}
+        server = replace(self.traffic, options=changed).server(1)
+        rate = float(self.workload["rate_per_s"] or 0)
+        return server.info.gpus * closed_form(server, self.traffic.slo, rate, *self.lengths, self.apart).servers
 
     def nowhere(self) -> dict[str, Any] | None:
         """Return the answer where the model does not fit into the memory of its GPUs."""
@@ -91,19 +112,41 @@ class Asked:
         if server.deployment is None or (server.settings.usable_blocks is not None and not stopped):
             return None
         longest = max(request.prompt + request.output for request in self.traffic.requests)
-        near, info = [self.more_gpus(longest)], server.info
+        near, info = self.more_gpus(longest), server.info
         text = f"the weights and activations of {info.model} leave no room for a KV cache on {info.gpu}"
         if stopped:
             text = f"vLLM does not start with --max-model-len {given}: the KV cache holds a sequence of {server.starts:,} tokens"
             starts = server.starts or 0
             if longest <= starts:
                 near.append(Nearest(change="--max-model-len", value=starts, text=f"--max-model-len {starts}"))
-        nearest = tuple(each for each in near if each is not None)
-        return {"feasible": False, "binding": "kv_memory", "binds": text, "nearest": nearest}
+        return {"feasible": False, "binding": "kv_memory", "binds": text, "nearest": tuple(near)}
 
     def to_start(self) -> dict[str, Any]:
         """Return what advice has beside the number of servers, and its binding: ``max_model_len``, where vLLM needs one to start."""
         return {} if self.server.starts is None else {"max_model_len": self.server.starts}
+
+    def sent(self, count: int) -> tuple[str, ...]:
+        """Return a note on the part of the latencies that lies before the engine has a request, where ``count`` servers share the load."""
+        fixed, each = self.traffic.server(count).delay
+        if not fixed and not each:
+            return ()
+        parts = [ms(fixed), *([f"{1e6 * each:.3g} µs per prompt token"] if each else [])]
+        return (
+            f"TTFT and end-to-end latency count from when a request is sent: {' + '.join(parts)} pass before the engine has "
+            "the request (fitted, for this load)",
+        )
+
+    def rate_per_server(self, run: FleetRun, servers: int) -> float:
+        """Return the rate that one server answers: by the closed form, or what it answers in a simulation that holds the limits.
+
+        The latter may be more, as the closed form counts sequences at their full length; it counts only if arrivals last long enough.
+
+        Args:
+            run: the fleet that is the answer.
+            servers: of it that the closed form is about.
+        """
+        simulated = 0.0 if self.too_short(run) else float(self.workload["rate_per_s"] or 0) / servers
+        return max(self.closed_form.rate_per_server, simulated)
 
     def too_short(self, run: FleetRun, kind: str = "") -> tuple[str, ...]:
         """Return a warning if arrivals end before servers are full, or before it shows that they do not keep up; nothing otherwise.
@@ -161,9 +204,8 @@ def make_traffic(
             f"{count:,} requests of the trace are left out: {why}" for why, count in read.left_out.items() if count
         )
         mean = (len(listed) - 1) / listed[-1].arrival
-        lengths = tuple(
-            round(sum(getattr(each, name) for each in listed) / len(listed)) for name in ("prompt", "output")
-        )
+        total = sum(each.prompt for each in listed), sum(each.output for each in listed)
+        lengths = round(total[0] / len(listed)), round(total[1] / len(listed))
         workload: dict[str, str | int | float | bool | None] = {
             "kind": "trace", "path": str(trace), "form": read.form, "requests": len(listed), "speed": speed, "rate_per_s": mean,
         }  # fmt: skip
@@ -173,7 +215,7 @@ def make_traffic(
         prompt, output = whole(prompt, "prompt", 1), whole(output, "output", 1)
         source = list(_everything(gamma(mean, burstiness, prompt, output, requests=few, spread=spread, seed=seed)))
         traffic = Traffic(tuple(source), options, slo, balancing, seed, mean, prompt, output)
-        lengths = tuple(max(round(length * (1 - spread / 2)), 1) for length in (prompt, output))
+        lengths = max(round(prompt * (1 - spread / 2)), 1), max(round(output * (1 - spread / 2)), 1)
         workload = {
             "kind": "load", "rate_per_s": mean, "burstiness": burstiness if burstiness < float("inf") else "inf",
             "prompt_tokens": prompt, "output_tokens": output, "spread": spread, "seed": seed, "requests": requests,
@@ -198,7 +240,16 @@ def make_traffic(
         server.fitted, found.running, lengths[0] + lengths[1] / 2, longest_prompt(traffic), server.settings.token_budget
     )
     return Asked(
-        traffic, server, found, lifetime, workload, (*notes, *server.notes), (*warnings, *said), server.info.gpus
+        traffic,
+        server,
+        found,
+        lifetime,
+        workload,
+        (*notes, *server.notes),
+        (*warnings, *said),
+        server.info.gpus,
+        lengths,
+        apart,
     )
 
 

@@ -9,7 +9,8 @@ from costmodel.deployment import Deployment
 from costmodel.hardware.errors import InputError
 from costmodel.memory import NOTHING, Beside
 from costmodel.memory.blocks import kv_blocks
-from costmodel.memory.pool import pool_of, workload_settings
+from costmodel.memory.pool import own_length, pool_of, workload_settings
+from costmodel.memory.wording import of_start
 from costmodel.simulation import hints
 from costmodel.simulation.options import ServerOptions
 from costmodel.simulation.seats import Seats, seats_of
@@ -44,7 +45,7 @@ class Cache:
 
     Attributes:
         settings: with its size, and that of the longest sequence.
-        tokens: as it was given, or else as vLLM counts, the null block included; None for no limit.
+        tokens: as it was given, or else as vLLM logs it, the null block included; None for no limit.
         notes, warnings: what has to be said.
         starts: largest ``max_model_len`` with which vLLM starts, where it does not start with the one that it has; None where it does.
     """
@@ -78,6 +79,8 @@ def cache_of(
         InputError: an option is out of range, or they contradict each other.
     """
     given, longest = options.get("kv_tokens"), options.get("max_model_len")
+    if longest is not None:
+        longest = whole(longest, "max-model-len", 1)
     cache = Cache(settings, None, (), ())
     if given is not None:
         blocks = whole(given, "kv-tokens", 1, 10**12) // settings.block_tokens
@@ -85,9 +88,7 @@ def cache_of(
     elif deployment is not None:
         cache = _worked_out(options, deployment, settings, prompt, background, beside)
     warnings = cache.warnings
-    if longest is not None:
-        longest = whole(longest, "max-model-len", 1)
-    elif deployment is not None and background is None:
+    if longest is None and deployment is not None and background is None:
         longest = deployment.architecture.max_positions or None
     if not settings.chunked_prefill and settings.scheduler == "vllm":
         most, more = _whole_prompts(settings.token_budget, options.get("max_model_len"), longest)
@@ -106,8 +107,7 @@ def _worked_out(
 ) -> Cache:
     """Return the KV cache that memory leaves; none where it is too small, and a warning."""
     load = background or Background(0, 0, 0, 0)
-    places = None if background and options.get("max_num_seqs") is None else settings.max_num_seqs
-    asked = workload_settings(deployment, settings.token_budget, load.streams + load.prompts, places)
+    asked = workload_settings(deployment, settings.token_budget, load.streams + load.prompts, settings.max_num_seqs)
     pool = pool_of(deployment, replace(asked, block_tokens=settings.block_tokens, beside=beside))
     if pool.budgets[0].available <= 0:
         said = "the weights leave no room for a KV cache: simulated as if memory had no end; use more GPUs (--tp)"
@@ -120,7 +120,7 @@ def _worked_out(
         return Cache(settings, None, (), (said,))
     longest = options.get("max_model_len") or deployment.architecture.max_positions
     starts = pool.longest(longest) if longest and options.get("engine", "vllm") == "vllm" else longest
-    said = hints.of_start(starts, longest) if starts < longest else ""
+    said = of_start(starts, longest) if starts < longest else ""
     seats = seats_of(pool)
     # A block of the layers that keep everything may hold more tokens than were asked for: as many as a state is large.
     settings = replace(
@@ -132,7 +132,7 @@ def _worked_out(
     settings = replace(settings, kv_blocks=blocks + 1, seats=seats)
     return Cache(
         settings,
-        int(pool.tokens),
+        int(pool.tokens(options.get("max_model_len") or own_length(deployment))),
         hints.of_windows(seats, aside),
         (said,) if said else (),
         starts if said else None,

@@ -160,8 +160,8 @@ class ServerInfo(Frozen):
     token_budget: int
     max_num_seqs: int
     kv_tokens: int | None
-    """Tokens of the KV cache: as they were given, or else as vLLM's log prints them, number of blocks × block size. One of these
-    blocks, the null block, is never given out."""
+    """Tokens of the KV cache: as they were given, or else as vLLM's log prints them: sequences of ``max_model_len`` that fit, times that.
+    One of its blocks, the null block, is never given out."""
     block_tokens: int
     max_model_len: int | None
     scheduler: str

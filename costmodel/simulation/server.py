@@ -60,7 +60,6 @@ def make_server(
     options: ServerOptions,
     prompt: int,
     budget: int | None = None,
-    seqs: int | None = None,
     background: Background | None = None,
     typical: Callable[[Step], float] | None = None,
 ) -> Server:
@@ -70,9 +69,8 @@ def make_server(
         options: what the user set.
         prompt: tokens of the longest prompt, that ``prefill_s`` is the time of.
         budget: token budget where the options say nothing; None for vLLM's default [tokens].
-        seqs: ``max_num_seqs`` likewise.
         background: what the KV cache must hold, or else it is taken to be unlimited, and a warning says so. Where ``max_num_seqs`` is not
-            set, memory is that of a server with places for it, whatever ``seqs`` says.
+            set, it is vLLM's default, or as many as this takes.
         typical: returns the time of a typical decode step, given what returns that of any; None for requests that are
             with the engine as soon as they are sent.
 
@@ -125,7 +123,7 @@ def make_server(
             notes += calibration_notes(fitted, options.get("engine", "vllm"))
             warnings += rate_warnings(rates)
         rung = "calibrated" if fitted else "roofline"
-    settings = _settings(options, deployment, (budget, seqs), scheduler, policy)
+    settings = _settings(options, deployment, budget, background, scheduler, policy)
     speculative = drafted(options, deployment, rates, clock)
     if speculative is not None:
         settings = replace(settings, drafting=speculative.drafting, asynchronous=False)
@@ -196,11 +194,11 @@ SARATHI_BUDGET = 512
 def _settings(
     options: ServerOptions,
     deployment: Deployment | None,
-    defaults: tuple[int | None, int | None],
+    budget: int | None,
+    background: Background | None,
     scheduler: str,
     policy: str,
 ) -> Settings:
-    budget, most = defaults
     chunk = options.get("chunk")
     if isinstance(chunk, str) and chunk in ONE_STEP and budget is not None:
         chunk = budget
@@ -216,7 +214,9 @@ def _settings(
     chunk = whole(chunk, "chunk", 1)
     seqs = options.get("max_num_seqs")
     if seqs is None:
-        seqs = most or (default_max_num_seqs(deployment) if deployment else FIXED_SEQS)
+        seqs = default_max_num_seqs(deployment) if deployment else FIXED_SEQS
+        if background is not None:
+            seqs = max(seqs, background.streams + background.prompts)
         seqs = min(seqs, chunk)
     if scheduler == "sarathi" and not options.get("chunked_prefill", True):
         raise InputError(

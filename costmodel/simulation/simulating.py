@@ -115,7 +115,7 @@ def run_interference(
     drafts, ahead = tokens_ahead(options)
     one_step = (prompt - cached) * prompts + streams * (1 + drafts)
     held = Background(streams, context + ahead, prompts, prompt + injected_output - 1)
-    server = make_server(options, prompt, one_step, streams + MOST_INJECTED, held)
+    server = make_server(options, prompt, one_step, held)
     _check_room(server.settings, streams, context, grow, ahead)
     runs = []
     for prompted in ([], injected):
@@ -156,10 +156,6 @@ def _unfelt(options: ServerOptions, prompt: int, settings: Settings, streams: in
     if decode is None or prefill is None or settings.scheduler not in ("vllm", "sarathi"):
         return []
     return hints.unfelt_chunks(decode, prefill, prompt, settings, streams)
-
-
-MOST_INJECTED = 4096
-"""Places for injected prompts beside the streams where ``max_num_seqs`` is not given, as far as the token budget has room."""
 
 
 def _check_room(settings: Settings, streams: int, context: int, grow: bool, ahead: int) -> None:

@@ -23,6 +23,9 @@ CHECK_S = 2.0
 GRACE_S = 60.0
 """How long new ones are waited for where all are lost."""
 POLL_S = 0.02
+TASKS_PER_WORKER, MOST_PER_TASK = 16, 16
+"""A task costs scheduler and client some 5 ms (measured), a simulation sometimes 20: several go together, but not so many that a worker
+would wait for another's last one."""
 
 
 def check_distributed() -> None:
@@ -52,18 +55,22 @@ def run_on_dask(configurations: Sequence[Configuration], address: str) -> Iterat
     except (OSError, ValueError, TypeError) as error:  # a TimeoutError is an OSError
         raise InputError(f"no Dask scheduler answers at {shown(address)}: {error or type(error).__name__}") from None
     try:
-        if not client.scheduler_info()["workers"]:
+        workers = len(client.nthreads())
+        if not workers:
             raise InputError(f"the Dask scheduler at {address} has no workers; start some with `dask worker {address}`")
+        size = min(max(len(configurations) // (workers * TASKS_PER_WORKER), 1), MOST_PER_TASK)
         asked = {
-            client.submit(simulate_there, each, costmodel.__version__, pure=False): number
-            for number, each in enumerate(configurations)
+            client.submit(
+                simulate_there, configurations[first : first + size], costmodel.__version__, pure=False
+            ): first
+            for first in range(0, len(configurations), size)
         }
         waiting = as_completed(asked, loop=client.loop)
         watch = _Watch(client, address)
         while waiting.count():
             done = waiting.next_batch(block=False)
             for future in done:
-                yield asked[future], _row(future, watch)
+                yield from enumerate(_rows(future, watch), start=asked[future])
             if done:
                 watch.seen()
             else:
@@ -115,22 +122,22 @@ class _Watch:
             raise CostModelError(f"all workers of the Dask scheduler at {self._address} are lost, for {GRACE_S:g} s")
 
 
-def _row(future: Any, watch: _Watch) -> dict[str, Any]:
-    """Return the row of a simulation that has ended, or raise :class:`CostModelError`."""
+def _rows(future: Any, watch: _Watch) -> list[dict[str, Any]]:
+    """Return the rows of a task that has ended, or raise :class:`CostModelError`."""
     while True:
         try:
             failure = None if future.cancelled() else future.exception(timeout=CHECK_S)
             if failure is not None:
                 raise _told(failure)
-            return dict(future.result(timeout=CHECK_S))
+            return list(future.result(timeout=CHECK_S))
         except TimeoutError:  # it was on a worker that is lost, and is simulated once more
             watch.check()
         except (OSError, CancelledError):  # of the way to the scheduler: what a simulation raises is its exception
             raise watch.lost() from None
 
 
-def simulate_there(configuration: Configuration, version: str) -> dict[str, Any]:
-    """Return the row of a configuration, on a worker.
+def simulate_there(configurations: Sequence[Configuration], version: str) -> list[dict[str, Any]]:
+    """Return the row of each configuration, on a worker.
 
     Raises:
         CostModelError: the worker has another release, or as in :func:`simulate_configuration`.
@@ -139,7 +146,7 @@ def simulate_there(configuration: Configuration, version: str) -> dict[str, Any]
         raise CostModelError(
             f"a Dask worker has costmodel {costmodel.__version__}, but this is {version}; install the same on all of them"
         )
-    return simulate_configuration(configuration)
+    return [simulate_configuration(each) for each in configurations]
 
 
 def _told(error: BaseException) -> CostModelError:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from costmodel.deployment import Deployment
-from costmodel.memory.pool import Pool, pool_of, workload_settings
+from costmodel.memory.pool import Pool, own_length, pool_of, workload_settings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -16,7 +16,7 @@ class Room:
     Attributes:
         pool: its blocks.
         available: for the KV cache [B].
-        tokens: that the cache holds if every layer keeps every token.
+        tokens: of the cache, as vLLM logs it for sequences as long as the model allows.
     """
 
     pool: Pool
@@ -39,4 +39,4 @@ class Room:
 def room_of(deployment: Deployment, streams: Any, budget: Any) -> Room:
     """Return the room for a KV cache at token budgets, for so many streams and a prompt."""
     pool = pool_of(deployment, workload_settings(deployment, budget, streams + 1))
-    return Room(pool, pool.budgets[0].available, pool.tokens)
+    return Room(pool, pool.budgets[0].available, pool.tokens(own_length(deployment)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ class Journal:
 
     def add(self, configuration: Configuration, row: dict[str, Any]) -> None:
         """Add a result."""
-        self._lines.add({"configuration": configuration, "row": row})
+        self._lines.add({"configuration": configuration, "row": row, "digest": _digest(configuration, row)})
         self._empty = False
 
     def close(self) -> None:
@@ -69,7 +70,10 @@ class Journal:
             known = header.get("schema") == SCHEMA
             known = known and all(may_be(line["configuration"]["kind"], line["row"]) for line in lines)
             self.rows = {key_of(line["configuration"]): dict(line["row"]) for line in lines}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            as_written = (
+                [line.get("digest") == _digest(line["configuration"], line["row"]) for line in lines] if known else []
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             known = False
         if not known:
             raise InputError(f"{where}: is not a journal of a sweep")
@@ -77,4 +81,13 @@ class Journal:
             raise InputError(
                 f"{where}: is by costmodel {header.get('costmodel')}, this is {costmodel.__version__}, which may give other results"
             )
+        if not all(as_written):
+            raise InputError(
+                f"{where}, line {as_written.index(False) + 2}: is not what the sweep wrote; without this line it is simulated again"
+            )
         return True
+
+
+def _digest(configuration: Configuration, row: dict[str, Any]) -> str:
+    """Return what tells a line that was damaged or edited from one that was written."""
+    return hashlib.sha256(key_of({"configuration": configuration, "row": row}).encode()).hexdigest()[:16]

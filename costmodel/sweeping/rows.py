@@ -67,7 +67,7 @@ class StepRow(Row):
     overload: bool | None
     """The next prompt comes before this one is done."""
     kv_tokens: int | None
-    """Tokens that the KV cache holds."""
+    """Tokens of the KV cache, as vLLM logs them."""
     kv_available_bytes: float | None
     """Per GPU; negative where not even the weights fit."""
     kv_needed_bytes: float | None

@@ -150,6 +150,9 @@ def _relevant(grid: Grid, asked: Asked) -> Grid:
             )
         if asked.duration is not None:
             positive(asked.duration, "duration")
+            late = [_late(rate, asked.duration) for rate in grid.rate]
+            if all(late):
+                raise InputError(str(late[0]))
         return _without(grid, asked, "output", "the long-prompt experiment has standing streams", None)
     rated = [rate for rate in grid.rate if rate is not None]
     _check_load(asked, bool(rated))
@@ -161,6 +164,14 @@ def _relevant(grid: Grid, asked: Asked) -> Grid:
         raise InputError("chunk must be a number of tokens for a load, or 'engine' for vLLM's default")
     grid = _without(grid, asked, "context", "a load makes its own", 0)
     return _without(grid, asked, "streams", "requests at a rate are no clients", 1) if rated else grid
+
+
+def _late(rate: float | None, duration: float | None) -> str | None:
+    """Say that an experiment ends before its first prompt comes; None if it does not."""
+    first = (DEFAULT_EVERY_S if rate is None else 1 / rate) / 2
+    if duration is None or first < duration:
+        return None
+    return f"duration of {duration:g} s: the first prompt comes after {first:g} s, half of 1/rate; give more than that, or a higher rate"
 
 
 def _check_load(asked: Asked, rated: bool) -> None:
@@ -219,7 +230,8 @@ def _points(grid: Grid, asked: Asked, notes: list[str]) -> Iterator[Point]:
         for values in itertools.product(*(getattr(grid, name) for name in INNER)):
             point = dict(zip(INNER, values, strict=True))
             configuration = None
-            if problem is None:
+            late = _late(point["rate"], asked.duration) if asked.kind == "interference" else None
+            if problem is None and late is None:
                 configuration = {
                     "kind": asked.kind,
                     "workload": _workload(point, asked),
@@ -227,7 +239,7 @@ def _points(grid: Grid, asked: Asked, notes: list[str]) -> Iterator[Point]:
                     "limits": asdict(asked.limits),
                     "files": stamps,
                 }
-            yield Point({**names, **_known(point, asked, budget)}, configuration)
+            yield Point({**names, "problem": problem or late, **_known(point, asked, budget)}, configuration)
 
 
 def _workload(point: dict[str, Any], asked: Asked) -> dict[str, Any]:

@@ -57,10 +57,12 @@ def test_values_at_the_edge_are_taken() -> None:
     assert document("predict --prompt 1 --streams 1 --context 0 --every 1e-9 --json")["spike"]["overload"] is True
     assert document("predict --prompt 1e8 --json")["workload"]["prompt_tokens"] == 100_000_000
     assert document("predict --prompt 8_000 --json")["workload"]["prompt_tokens"] == 8000
-    for spelling in ("8k", "8K"):
-        assert document(f"predict --prompt {spelling} --json")["workload"]["prompt_tokens"] == 8000
+    for spelling, tokens in (("8k", 8000), ("8K", 8192), ("1m", 10**6), ("1M", 2**20)):  # vLLM's human_readable_int
+        assert document(f"predict --prompt {spelling} --json")["workload"]["prompt_tokens"] == tokens
     found = document("predict --streams 1k --context 2k --chunk 9k --json")["workload"]
     assert (found["streams"], found["context_tokens"], found["chunk_tokens"]) == (1000, 2000, 9000)
+    found = document("predict --streams 1K --context 2K --chunk 9K --json")["workload"]
+    assert (found["streams"], found["context_tokens"], found["chunk_tokens"]) == (1024, 2048, 9216)
     several = document("predict --prompt 1k,100,2k --json")["predictions"]
     assert [item["workload"]["prompt_tokens"] for item in several] == [1000, 100, 2000]
     assert document("predict --gpu v100 --dtype fp16 --json")["workload"]["compute_dtype"] == "fp16"

@@ -10,6 +10,7 @@ import pytest
 import costmodel
 from tests.cli.runner import document, parse, printed, refusal, run
 
+OF_RATES = ("--prompt 5000", "--output 3", "--burstiness 0.5", "--spread 0.5", "--requests 5")
 FLEET = "--rate 20 --prompt 1000 --output 50 --requests 100"
 
 
@@ -42,6 +43,41 @@ def test_the_command_and_the_function_give_one_document(command: str, function: 
     assert found["feasible"] is True
     assert found["advice"]
     assert found["binds"]
+
+
+def test_one_fewer_that_do_both_is_shown_and_no_load_of_them() -> None:
+    text = printed("plan disaggregation --rate 20 --ttft-ms 300 --tpot-ms 9 --prompt 2000 --output 200 --requests 300")
+    both = text[text.index("As few servers that do both") :].split("\n\n")[0].splitlines()
+    assert "load" in text
+    assert not any(word in both[1] for word in ("load", "–"))
+    fewer, answer = both[3:]
+    assert int(fewer.split()[0]) + 1 == int(answer.split()[0])
+    assert ("tpot" in fewer, "←" in answer) == (True, True)
+
+
+def test_the_load_of_the_answer_is_not_over_one() -> None:
+    asked = "--rate 5 --ttft-ms 2000 --percentile 95 --prompt 2000 --output 300 --requests 600"
+    text = printed(f"plan replicas {asked} --model Llama-3.3-70B --tp 2 --max-model-len 6848")
+    [answer] = [line for line in text.splitlines() if "←" in line]
+    assert " 100 % " in answer
+    assert "the simulation gives so many servers" in text
+
+
+def test_one_stream_is_one_stream() -> None:
+    assert "\n1 stream at context 500" in printed("plan gpu --ttft-ms 400 --streams 1 --gpu h100")
+    assert "a decode step of 1 stream alone" in run("plan chunk --itl-ms 1 --streams 1").stdout
+
+
+def test_rows_of_parts_have_marks_that_lead_to_their_warnings() -> None:
+    lines = printed("plan gpu --tpot-ms 50 --model gpt-oss-120b --gpu rtx-4090,l40s").splitlines()
+    [row] = [line for line in lines if line.startswith("  rtx-4090")]
+    assert "yes (a) (b)" in row
+    assert "87,936" in row
+    for mark in ("(a)", "(b)"):
+        assert sum(line.startswith(f"warning {mark}: not in the calibration") for line in lines) == 1
+    alone = printed("plan gpu --tpot-ms 50 --model gpt-oss-120b --gpu rtx-4090")
+    assert alone.count("all_reduce") == 1
+    assert "vLLM will not start without --max-model-len 87936 or less" in alone
 
 
 @pytest.mark.parametrize(
@@ -123,6 +159,19 @@ def test_the_answer_is_no(command: str, binding: str) -> None:
         ("replicas --rate 1 --ttft-ms 1 --prefill-gpus 2", "No such option"),
         ("disaggregation --rate 1 --ttft-ms 1 --kv-bandwidth -1", "kv-bandwidth"),
         ("replica --rate 1", "replicas"),
+        ("replicas --rate 5 --ttft-ms 1 --speed 2", "--speed is for --trace"),
+        ("replicas --rate 5 --ttft-ms 1 --format mooncake", "--format is for --trace"),
+        ("disaggregation --rate 5 --ttft-ms 1 --limit 3", "--limit is for --trace"),
+        *(
+            (f"replicas --trace t.csv --ttft-ms 1 {option}", f"{option.split()[0]} is for --rate")
+            for option in OF_RATES
+        ),
+        ("replicas --trace t.csv --ttft-ms 1 --seed 5", "--seed is for --rate or --balancing random"),
+        ("disaggregation --trace t.csv --ttft-ms 1 --seed 5", "--seed is for --rate;"),
+        ("batch --streams 64", "--streams is what is asked for"),
+        ("batch --solve context --context 5", "--context is what --solve context asks for"),
+        ("batch --every 5", "--every is for --prompt"),
+        ("gpu --tpot-ms 20 --max-gpus 0", "--max-gpus must be at least 1"),
     ],
 )
 def test_bad_input(command: str, said: str) -> None:

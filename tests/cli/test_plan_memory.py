@@ -71,10 +71,17 @@ def test_what_does_not_fit_exits_with_one_and_says_what_would() -> None:
         ("plan memory --kv-cache-memory-gib 0", "above zero"),
         ("plan memory --figure gpus", "needs --plot"),
         ("plan memory --gpu h10", "did you mean"),
+        ("plan memory --engine trtllm --disable-hybrid-kv-cache-manager", "is vLLM's"),
+        ("plan memory --engine sglang --enforce-eager", "enforce-eager is for vllm"),
     ],
 )
 def test_bad_input_is_one_line(command: str, said: str) -> None:
     assert said in refusal(command)
+
+
+def test_a_release_that_is_not_known_yet_is_said() -> None:
+    assert "vLLM 9.9 is later than 0.32" in printed("plan memory --engine-version 9.9.9")
+    assert "is later than" not in printed("plan memory --engine-version 0.32.1")
 
 
 @pytest.mark.parametrize("figure", ["gpus", "dtypes"])

@@ -46,7 +46,7 @@ def test_the_report_says_what_happened() -> None:
     assert "p99.9 and max are at the spike; p50, p90 and p99 do not move" in text
     assert "All 32 streams wait up to 146.4 ms for a token, 14.6 × the usual 10.00 ms" in text
     assert "(at 5, 15, 25 and 35 s)" in text
-    assert "TTFT counts from when the prompt is sent" in text
+    assert "TTFT counts from when the engine has the prompt" in text
     every = " ".join(printed(f"{LESSON} --every 1 --first 0.5").split())
     assert "p99, p99.9 and max are at the spike" in every
     assert "every 1 s, when a prompt comes (40 times)" in every

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,10 +51,21 @@ def test_the_table_as_parquet(own_folder: Path) -> None:
 
 
 def test_parquet_needs_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for name in ("pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, name, None)
     message = refusal(f"{LOAD} --requests-file out.parquet")
     assert "Parquet needs pyarrow" in message
     assert ".csv" in message
+
+
+def test_a_broken_pyarrow_is_told_in_a_line(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = own_folder / "broken" / "pyarrow"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('libarrow.so: no such file')")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(own_folder / "broken")
+    assert "libarrow.so: no such file" in refusal(f"{LOAD} --requests-file out.parquet")
 
 
 def test_standing_streams_have_their_tokens_and_no_first_one(own_folder: Path) -> None:

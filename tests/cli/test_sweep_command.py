@@ -143,6 +143,8 @@ def test_figures_are_drawn(own_folder: Path, figure: str) -> None:
         ("--simulate load --rate 1 --chunk one-step --out a.csv", "chunk must be a number of tokens for a load"),
         ("--simulate load --rate 1 --max-num-seqs 0 --out a.csv", "max_num_seqs must be at least 1"),
         ("--simulate interference --duration 0 --journal j", "duration must be a finite number above zero"),
+        ("--simulate interference --duration 5", "duration of 5 s: the first prompt comes after 5 s, half of 1/rate"),
+        ("--simulate interference --duration 5 --rate 0.1,0.01", "give more than that, or a higher rate"),
         (
             "--simulate load --rate 1 --output 1,2,3,4,5 --gpu h100,l40s --plot a.png --out a.csv",
             "10 lines, one for each model",
@@ -200,6 +202,8 @@ def test_warnings_and_notes_of_simulations_are_told(own_folder: Path) -> None:
     assert "warning of 2 rows: no calibration in use" in text
     assert "note: only vLLM's defaults are known" in text.replace("\n  ", " ")
     assert "note: h100 is taken as" in text
+    said = text[text.index("note: ") :]
+    assert "\n\n" not in said  # one after another, as everywhere
 
 
 def test_prices_are_told_as_in_plan(own_folder: Path) -> None:
@@ -249,6 +253,14 @@ def test_a_rate_whose_reciprocal_is_no_time_is_refused(own_folder: Path) -> None
     assert "rate must be at least 1e-12" in refusal("sweep --rate 1e-320")
     assert "rate must be at least 1e-12" in refusal("sweep --simulate interference --rate 1e-300")
     assert document("sweep --rate 1e-12 --json")["rows"][0]["fraction_of_gaps"] > 0
+
+
+def test_a_prompt_that_would_come_after_the_end_is_a_row_without_an_answer(own_folder: Path) -> None:
+    rows = document(
+        "sweep --simulate interference --duration 5 --rate 1,0.1 --prompt 1000 --streams 2 --workers 1 --json"
+    )["rows"]
+    assert rows[0]["problem"] is None
+    assert rows[1]["problem"].startswith("duration of 5 s: the first prompt comes after 5 s")
 
 
 def test_a_single_row_without_an_answer(own_folder: Path) -> None:

@@ -94,7 +94,7 @@ def test_steps_without_prefill_run_the_decode_kernel() -> None:
 def test_it_grows_with_all_that_a_step_serves_and_stays_above_the_floor(model: str) -> None:
     parameters, floor = parameters_of(model), build_parameters(deploy(model, "rtx-4090"))
     sizes = (0.0, 1.0, 16.0, 65.0, 200.0, 256.0, 1000.0, 2048.0, 9000.0)
-    q, c, count, context = np.meshgrid(sizes[1:], sizes, (1.0, 3.0, 4.0, 33.0, 256.0), sizes, indexing="ij")
+    q, c, count, context = np.meshgrid((2.0, *sizes[2:]), sizes, (1.0, 3.0, 4.0, 33.0, 256.0), sizes, indexing="ij")
     step = ([Chunk(q, c)], [Decodes(count, context)])
     found, least = seconds(*step, parameters), seconds(*step, floor)
     for name, values in found.items():

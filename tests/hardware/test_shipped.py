@@ -213,13 +213,31 @@ def test_a_token_of_a_prompt_beside_them_never_shortens_a_decode_step(
     parameters = build_parameters(deployment, CalibratedRates(shipped(pair)))
     decodes = [Decodes(np.array(STREAMS, dtype=float), float(context))]
     alone, beside = (
-        step_times(parameters, make_work(chunks, decodes, parameters.windows)) for chunks in ([], [Chunk(1.0)])
+        step_times(parameters, make_work(chunks, decodes, parameters.windows)) for chunks in ([], [Chunk(2.0)])
     )
     without_attention = beside.total - beside.attention >= alone.total - alone.attention
     assert np.all(without_attention), STREAMS
     # FlashAttention-2 serves a mixed step by one kernel, measured on the RTX 4090 to be quicker than the kernels that decode needs.
     if pair != ("rtx-4090", "vllm"):
         assert np.all(beside.total >= alone.total), STREAMS
+
+
+@every_file
+@pytest.mark.parametrize(
+    ("model", "tp"), [("Mistral-7B-v0.1", 1), ("Mistral-7B-v0.1", 2), ("gemma-3-12b-it", 1), ("gpt-oss-20b", 1)]
+)
+def test_in_windows_no_mixed_step_is_shorter_than_the_decode_step_in_it(
+    pair: tuple[str, str], model: str, tp: int
+) -> None:
+    parameters = build_parameters(deploy(model, pair[0], tp=tp), CalibratedRates(shipped(pair)))
+    axes = (2.0, 64.0, 2048.0), (0.0, 9000.0), STREAMS, (0.0, 500.0, 1647.0, 3900.0, 30_000.0)
+    q, c, streams, context = np.meshgrid(*axes, indexing="ij")
+    decodes = [Decodes(np.asarray(streams, dtype=float), context)]
+    alone, beside = (
+        step_times(parameters, make_work(chunks, decodes, parameters.windows)) for chunks in ([], [Chunk(q, c)])
+    )
+    assert np.all(beside.total >= alone.total)
+    assert np.all(beside.attention >= alone.attention)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -103,6 +103,26 @@ def test_advice_fits_and_is_the_nearest() -> None:
     assert not plan_memory(**asked, max_model_len=length + 1).memory.fits
 
 
+@pytest.mark.parametrize(
+    ("model", "gpu", "shorter", "whole"), [("gemma-3-27b-it", "a100-40gb", 2, 4), ("gpt-oss-120b", "rtx-4090", 4, 8)]
+)
+def test_fewer_gpus_may_hold_a_shorter_sequence(model: str, gpu: str, shorter: int, whole: int) -> None:
+    first, second = (each for each in plan_memory(model, gpu).advice if each.change == "--tp")
+    assert (first.value, second.value, second.max_model_len) == (str(shorter), str(whole), None)
+    length = first.max_model_len
+    assert length == plan_memory(model, gpu, tp=shorter).memory.max_model_len > 0
+    made = plan_memory(model, gpu, tp=shorter, max_model_len=length)
+    assert made.memory.fits
+    assert made.memory.max_concurrency == first.max_concurrency
+    assert plan_memory(model, gpu, tp=shorter // 2).memory.max_model_len == 0
+
+
+def test_no_dtype_of_as_many_bits_is_advised() -> None:
+    assert "--dtype" not in {each.change for each in plan_memory("gpt-oss-120b", "h100").advice}  # mxfp4; not int4
+    [each] = [each for each in plan_memory("gemma-3-27b-it", "a100-40gb").advice if each.change == "--dtype"]
+    assert each.value == "int4"  # bf16; fp8 leaves too little
+
+
 def test_a_model_that_leaves_no_room_names_what_takes_it() -> None:
     plan = plan_memory(model="Llama-3.3-70B-Instruct")
     assert "weights of 131.4 GiB" in plan.binds
@@ -183,3 +203,19 @@ def test_every_stage_of_a_pipeline_has_to_hold_a_given_kv_cache() -> None:
     )
     for size, fits in ((int(left), True), (int(left) + 2**20, False)):
         assert plan_memory(**asked, kv_cache_memory_bytes=size).memory.fits is fits
+
+
+@pytest.mark.parametrize("length", [4096, 131_072])
+def test_a_kv_cache_given_too_small_is_told_the_smallest_that_is_enough(length: int) -> None:
+    plan = plan_memory(kv_cache_memory_bytes=GIB // 1000, max_model_len=length)
+    [value] = [float(each.value) for each in plan.advice if each.change == "--kv-cache-memory-gib"]
+    assert plan_memory(kv_cache_memory_bytes=int(value * GIB), max_model_len=length).memory.fits
+    assert not plan_memory(kv_cache_memory_bytes=int((value - 0.01) * GIB), max_model_len=length).memory.fits
+
+
+@pytest.mark.parametrize("fraction", [0.0001, 0.3, 0.425])
+def test_the_smallest_fraction_of_memory_that_is_enough(fraction: float) -> None:
+    plan = plan_memory(gpu_memory_utilization=fraction)
+    [value] = [float(each.value) for each in plan.advice if each.change == "--gpu-memory-utilization"]
+    assert plan_memory(gpu_memory_utilization=value).memory.fits
+    assert not plan_memory(gpu_memory_utilization=value - 0.01).memory.fits

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+import costmodel
 from costmodel.deployment import deploy
 from costmodel.memory import memory_of
 from costmodel.memory.blocks import kv_groups, sequence_blocks
@@ -64,7 +65,7 @@ def test_all_answers_have_the_same_last_stream(
 
     def simulated(streams: int) -> bool:
         load = Background(streams, context, 1, prompt)
-        server = make_server(ServerOptions(model=model, gpu=gpu), prompt, prompt + streams, streams + 4096, load)
+        server = make_server(ServerOptions(model=model, gpu=gpu), prompt, prompt + streams, load)
         blocks = server.settings.usable_blocks
         return blocks is not None and load.blocks(server.settings.seats, server.settings.block_tokens) <= blocks
 
@@ -116,10 +117,24 @@ def test_a_window_is_given_back_with_the_rest() -> None:
     assert found.injected.requests.done == 3
 
 
-def test_places_for_injected_prompts_take_no_memory() -> None:
+def test_injected_prompts_take_no_memory_beyond_vllms_places() -> None:
     memory = memory_of(deploy("Llama-3.1-8B", "h100"), 111, 4000, 1000, 1, 1111)
     assert memory.fits
     found = simulate_interference(1000, 111, 4000, every=1.0, first=0.5, duration=1.0, gpu="h100")
-    assert found.server.max_num_seqs > 1024  # as many prompts as come
+    assert found.server.max_num_seqs == 1024  # vLLM's default, as few streams need no more
     assert not any("does not fit" in warning for warning in found.warnings)
     assert found.server.kv_tokens == memory.kv_tokens
+
+
+@pytest.mark.parametrize("model", ["Llama-3.1-8B", "gpt-oss-120b", "gemma-3-27b-it", "Mistral-7B-v0.1", "Qwen3-32B"])
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+def test_all_commands_tell_the_tokens_that_vllm_logs(model: str, gpu: str) -> None:
+    """The line "GPU KV cache size" of one server: its defaults."""
+    plan = costmodel.plan_memory(model, gpu)
+    tokens = plan.memory.kv_tokens
+    assert f"GPU KV cache size: {tokens:,} tokens" in plan.log
+    assert costmodel.predict(model=model, gpu=gpu, chunk="engine").memory.kv_tokens == tokens
+    assert [row.kv_tokens for row in costmodel.sweep(model=model, gpu=gpu).rows] == [tokens]
+    assert make_server(ServerOptions(model=model, gpu=gpu), 1000).info.kv_tokens == tokens
+    shorter = make_server(ServerOptions(model=model, gpu=gpu, max_model_len=5000), 1000)
+    assert shorter.info.kv_tokens == costmodel.plan_memory(model, gpu, max_model_len=5000).memory.kv_tokens

@@ -27,6 +27,7 @@ from costmodel.memory import (
 )
 from costmodel.memory.blocks import block_bytes, kv_groups, sequence_blocks
 from costmodel.memory.engines import default_settings, stage_budget
+from costmodel.memory.planning import plan_memory
 from costmodel.prediction import predict
 from tests.strategies import deployments, examples
 
@@ -267,3 +268,27 @@ def test_more_workload_needs_more_cache(
 def slack(memory: Memory) -> float:
     """Return what is left of the room for the cache [B]."""
     return memory.kv_available_bytes - memory.kv_needed_bytes
+
+
+@pytest.mark.parametrize(
+    ("prompt", "chunk", "budget"), [(7060, None, 8192), (7060, "engine", 8192), (7060, 2048, 2048)]
+)
+def test_a_server_that_does_not_start_with_the_models_own_length_is_said(
+    prompt: int, chunk: int | str | None, budget: int
+) -> None:
+    """With the length that ``plan_memory`` gives for the same token budget."""
+    asked = {"model": "gpt-oss-120b", "gpu": "h100"}
+    found = predict(prompt, chunk=chunk, **asked)
+    plan = plan_memory(max_num_batched_tokens=budget, **asked)
+    assert found.memory.fits
+    assert not plan.memory.fits
+    text = f"vLLM will not start without --max-model-len {plan.memory.max_model_len} or less"
+    assert len([warning for warning in found.warnings if warning.startswith(text)]) == 1
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"model": "gpt-oss-120b", "engine": "sglang"}, {"model": "Llama-3.3-70B-Instruct"}]
+)
+def test_nothing_is_said_of_a_start_where_there_is_nothing_to_say(asked: dict[str, Any]) -> None:
+    """It starts; the engine is another; or nothing fits at all, which is said instead."""
+    assert not any("will not start" in warning for warning in predict(**asked).warnings)

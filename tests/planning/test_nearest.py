@@ -56,3 +56,61 @@ def test_without_prices_all_parts_with_the_fewest_gpus_are_named() -> None:
         found.binds
         == "fewest GPUs: 1 of any of h200, h100-sxm, l40s; of these NVIDIA H200 SXM 141GB has the least TPOT"
     )
+
+
+@pytest.mark.parametrize(
+    ("ask", "asked"),
+    [
+        ("chunk", {"gpu": "h200", "tp": 4, "ep": 4, "itl": 0.1, "streams": 8, "confirm": False}),
+        ("batch", {"gpu": "h200", "tp": 4, "ep": 4, "tpot": 0.1, "confirm": False}),
+        ("gpu", {"gpus": ["mi300x"], "ep": 2, "most": 4, "tpot": 0.05, "streams": 4}),
+        ("replicas", {"gpu": "h200", "tp": 4, "ep": 4, "rate": 1, "tpot": 0.1, "output": 10, "requests": 10}),
+    ],
+)
+def test_experts_that_do_not_fit_are_spread_further(ask: str, asked: dict[str, Any]) -> None:
+    plan = getattr(costmodel, f"plan_{ask}")
+    found = plan(model="DeepSeek-V3", **asked)
+    assert not found.feasible
+    assert [(near.change, near.value, near.enough) for near in found.nearest] == [("--ep", 2 * asked["ep"], True)]
+    assert plan(model="DeepSeek-V3", **{**asked, "ep": 2 * asked["ep"]}).feasible
+
+
+def test_experts_and_attention_may_both_have_to_be_spread() -> None:
+    asked: dict[str, Any] = {
+        "model": "Qwen3-235B-A22B",
+        "gpu": "h200",
+        "streams": 20,
+        "context": 30000,
+        "itl": 0.5,
+        "confirm": False,
+    }
+    near = next(near for near in costmodel.plan_chunk(**asked, ep=4).nearest if near.change == "--ep")
+    assert not near.enough
+    assert near.text.startswith("expert-parallel size 8 and tensor-parallel size 2; not enough by itself, as then ")
+    assert costmodel.plan_chunk(**asked, ep=8, tp=2).feasible
+    other = costmodel.plan_gpu(model="Qwen3-235B-A22B", gpus=["h100"], ep=2, tpot=0.05, streams=4)
+    assert [near.change for near in other.nearest] == ["--gpu", "--ep"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "asked"),
+    [
+        ("chunk", {"model": "gemma-2-9b-it", "context": 12000, "streams": 300, "max_num_seqs": 256, "itl": 0.1}),
+        ("chunk", {"max_num_seqs": 10, "streams": 300, "max_model_len": 300, "itl": 0.05}),
+        ("gpu", {"model": "gpt-j-6b", "gpus": ["l4"], "prompt": 5157, "streams": 354, "max_num_seqs": 20, "tpot": 0.05}),
+    ],
+)  # fmt: skip
+def test_too_few_places_are_an_error_whatever_else_is_too_long(ask: str, asked: dict[str, Any]) -> None:
+    with pytest.raises(costmodel.InputError, match=r"leaves no place for .* use at least"):
+        getattr(costmodel, f"plan_{ask}")(**asked)
+
+
+@pytest.mark.parametrize("ask", ["replicas", "disaggregation"])
+def test_the_longest_prompt_is_named_though_the_kv_cache_is_too_small(ask: str) -> None:
+    found = getattr(costmodel, f"plan_{ask}")(
+        1, ttft=4.0, prompt=5167, output=200, requests=10, model="gpt-j-6b", gpu="l40s", kv_tokens=16
+    )
+    assert found.binding == "max_model_len"
+    (near,) = found.nearest
+    assert (near.change, near.value, near.enough) == ("--prompt", 2048 - 200, False)
+    assert "larger than the KV cache" in near.text

@@ -61,6 +61,39 @@ def test_a_part_that_nobody_measured_is_advised_only_where_no_other_will_do() ->
     assert "floor" in alone.warnings[0]
 
 
+def test_every_part_that_will_do_has_its_own_warnings() -> None:
+    plan = costmodel.plan_gpu(tpot=0.05, model="gpt-oss-120b", gpus=["rtx-4090", "l40s", "mi300x"])
+    rows = {option.gpu: option for option in plan.options}
+    assert plan.gpu == "NVIDIA L40S 48GB"
+    assert not plan.warnings
+    assert rows["l40s"].warnings == ()
+    assert rows["mi300x"].rung == "roofline"
+    [alone] = costmodel.plan_gpu(tpot=0.05, model="gpt-oss-120b", gpus=["rtx-4090"]).options
+    assert rows["rtx-4090"] == alone
+    predicted = costmodel.predict(8000, "rtx-4090", "gpt-oss-120b", tp=4, chunk=2048)
+    assert len(alone.warnings) == 2
+    assert set(alone.warnings) <= set(predicted.warnings)
+
+
+def test_every_part_that_will_do_says_with_which_length_it_starts() -> None:
+    plan = costmodel.plan_gpu(tpot=0.05, model="gpt-oss-120b", gpus=["h100", "h200"])
+    rows = {option.gpu: option for option in plan.options}
+    assert rows["h200"].max_model_len is None
+    longest = rows["h100-sxm"].max_model_len
+    assert longest is not None
+    assert f"h100-sxm (--max-model-len {longest} or less)" in plan.binds
+    memory = costmodel.plan_memory("gpt-oss-120b", "h100")
+    assert not memory.memory.fits
+    assert memory.memory.max_model_len == longest
+
+
+def test_a_part_elsewhere_says_with_which_length_it_starts() -> None:
+    [near] = costmodel.plan_gpu(tpot=0.05, model="gpt-oss-120b", gpus=["t4"], most=4).nearest
+    assert near.gpu is not None
+    [found] = costmodel.plan_gpu(tpot=0.05, model="gpt-oss-120b", gpus=[near.gpu], most=int(near.value)).options
+    assert (f"--max-model-len {found.max_model_len} or less" in near.text) == (found.max_model_len is not None)
+
+
 def test_without_prices_all_parts_are_tried() -> None:
     plan = costmodel.plan_gpu(tpot=0.020, ttft=1.0)
     assert len(plan.options) > 30

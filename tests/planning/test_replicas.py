@@ -95,6 +95,45 @@ def test_a_model_that_does_not_fit() -> None:
     assert plan.runs == ()
 
 
+def test_more_gpus_per_server_may_take_fewer_in_all() -> None:
+    """At TP 2 the weights of 70 GB each leave room for two requests or three, at TP 4 for many."""
+    asked: dict[str, Any] = {"ttft": 2.0, "percentile": 95.0, "prompt": 2000, "output": 300, "requests": 600}
+    model = "Llama-3.3-70B-Instruct"
+    plan = costmodel.plan_replicas(5.0, **asked, model=model)
+    assert not plan.feasible
+    smallest, fewest = plan.nearest
+    assert (smallest.change, smallest.value, smallest.enough) == ("--tp", 2, True)
+    assert (fewest.change, fewest.value, fewest.enough) == ("--tp", 4, True)
+    for near in plan.nearest:
+        found = costmodel.plan_replicas(5.0, **asked, model=model, tp=int(near.value)).at
+        assert found is not None
+        assert near.gpus == found.gpus
+        assert f"{found.servers} servers, {found.gpus} GPUs" in near.text
+    assert smallest.gpus is not None
+    assert fewest.gpus is not None
+    assert fewest.gpus < smallest.gpus
+
+
+def test_what_a_server_answers_is_simulated_where_the_closed_form_says_less() -> None:
+    """At full length two requests fit into the KV cache; as they grow, three may be under way."""
+    asked: dict[str, Any] = {"ttft": 2.0, "percentile": 95.0, "prompt": 2000, "output": 300, "requests": 600}
+    tight: dict[str, Any] = {"model": "Llama-3.3-70B-Instruct", "tp": 2, "max_model_len": 6848}
+    plan = costmodel.plan_replicas(5.0, **asked, **tight)
+    assert plan.at is not None
+    assert plan.closed_form is not None
+    assert plan.closed_form.servers > plan.at.servers
+    assert plan.rate_per_server == pytest.approx(5.0 / plan.at.servers)
+    roomy = costmodel.plan_replicas(5.0, **asked, model=tight["model"], tp=4)
+    assert roomy.closed_form is not None
+    assert roomy.rate_per_server == roomy.closed_form.rate_per_server
+    # Too few requests to fill a server show nothing of what it answers.
+    few = costmodel.plan_replicas(400.0, ttft=1.0, prompt=500, output=100, requests=40, decode_s=0.01, prefill_s=0.02)
+    assert few.closed_form is not None
+    assert few.at is not None
+    assert few.closed_form.servers > few.at.servers
+    assert few.rate_per_server == few.closed_form.rate_per_server
+
+
 def test_requests_that_no_server_takes() -> None:
     plan = costmodel.plan_replicas(5.0, ttft=1.0, max_model_len=1000, **LOAD)
     assert not plan.feasible
@@ -169,6 +208,9 @@ def test_as_few_of_each_kind_as_hold_the_limits() -> None:
         assert not run.meets
     assert plan.together is not None
     assert plan.together.meets
+    assert plan.together_before is not None
+    assert not plan.together_before.meets
+    assert plan.together_before.servers == plan.together.servers - 1
     prefill, decode = plan.at.prefill_servers, plan.at.decode_servers
     assert prefill is not None
     assert decode is not None
@@ -238,3 +280,16 @@ def test_nearest_limits_of_servers_apart_hold_when_they_are_asked() -> None:
     (near,) = plan.nearest
     assert near.enough
     assert costmodel.plan_disaggregation(20.0, ttft=near.value, **asked).feasible
+
+
+def test_a_ttft_that_no_number_of_prefill_servers_holds_takes_few_fleets() -> None:
+    asked: dict[str, Any] = {
+        "rate": 8.991, "itl": 0.02445, "burstiness": 4.0, "seed": 225556, "prompt": 184, "output": 67, "requests": 60,
+        "model": "gpt-oss-20b", "gpu": "l40s", "dtype": "fp8", "compare": False,
+    }  # fmt: skip
+    plan = costmodel.plan_disaggregation(**asked, ttft=0.070)
+    assert (plan.feasible, plan.binding) == (False, "ttft")
+    assert len(plan.runs) <= 10  # it was some for each number that prefill, up to one per request
+    (near,) = plan.nearest
+    assert near.enough
+    assert costmodel.plan_disaggregation(**asked, ttft=near.value).feasible

@@ -37,7 +37,7 @@ def test_replicas_that_start_only_with_shorter_sequences_say_so() -> None:
 
 def test_more_gpus_are_named_with_the_flag_they_need() -> None:
     plan = costmodel.plan_replicas(0.2, **FLEET, model=WIDE["model"])
-    assert plan.nearest[0].text == "tensor-parallel size 2, with --max-model-len 6848 or less"
+    assert plan.nearest[0].text == "tensor-parallel size 2, with --max-model-len 6848 or less: 1 server, 2 GPUs"
 
 
 @pytest.mark.parametrize("ask", ["chunk", "batch", "prompt", "gpu"])

@@ -9,6 +9,7 @@ import pytest
 from costmodel.engine import default_max_num_seqs, default_token_budget
 from costmodel.hardware.errors import InputError
 from costmodel.memory import memory_of
+from costmodel.memory.planning import plan_memory
 from costmodel.simulation.cache import Background
 from costmodel.simulation.clock import FixedClock, StepClock
 from costmodel.simulation.options import ServerOptions
@@ -24,8 +25,8 @@ from costmodel.simulation.server import (
 FIXED: Any = {"decode_s": 0.01, "prefill_s": 0.1}
 
 
-def made(prompt: int = 1000, budget: int | None = None, **options: Any) -> Server:
-    return make_server(ServerOptions(**options), prompt, budget)
+def made(prompt: int = 1000, budget: int | None = None, background: Background | None = None, **options: Any) -> Server:
+    return make_server(ServerOptions(**options), prompt, budget, background)
 
 
 def test_defaults_are_those_of_vllm_on_this_gpu() -> None:
@@ -126,9 +127,19 @@ def test_whose_token_budget_counts(options: dict[str, Any], budget: int | None, 
 @pytest.mark.parametrize("gpu", ["h100", "a100", "l40s", "t4"])
 def test_sequences_fit_into_the_engines_budget_where_neither_is_given(gpu: str) -> None:
     server = make_server(
-        ServerOptions(gpu=gpu, model="Llama-3.2-1B", chunk="engine"), 100, 10**6, 4128, Background(1, 1, 0, 0)
+        ServerOptions(gpu=gpu, model="Llama-3.2-1B", chunk="engine"), 100, 10**6, Background(100_000, 1, 1, 1)
     )
-    assert server.settings.max_num_seqs == min(4128, server.settings.token_budget)
+    assert server.settings.max_num_seqs == server.settings.token_budget
+
+
+def test_places_are_vllms_default_or_what_streams_and_prompts_take() -> None:
+    """1,024 on an H100, whose memory is that of ``plan_memory`` with the same flags."""
+    few = made(gpu="h100", budget=8032, background=Background(32, 500, 1, 8000))
+    assert (few.settings.token_budget, few.settings.max_num_seqs) == (8032, 1024)
+    plan = plan_memory("Llama-3.1-8B", "h100", max_num_batched_tokens=8032, max_num_seqs=1024)
+    assert few.info.kv_tokens == plan.memory.kv_tokens
+    assert made(gpu="h100", budget=9200, background=Background(1200, 500, 1, 8000)).settings.max_num_seqs == 1201
+    assert made(budget=9200, background=Background(1200, 500, 1, 8000), **FIXED).settings.max_num_seqs == 1201
 
 
 def test_weights_that_leave_no_room() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -189,6 +190,11 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
         (f'{HEADER}\n{{"configuration":{{"kind":"load"}},"row":{{"stalls":1.5}}}}\n', "is not a journal"),
         (f'{HEADER}\n{{"configuration":{{"kind":"lod"}},"row":{{}}}}\n', "is not a journal"),
         (f'{HEADER}\n{{"configuration":{{"kind":"load"}},"row":{{"tpot_s":Infinity}}}}\n', "is not a journal"),
+        (f'{HEADER}\n{{"configuration":{{"kind":"load"}},"row":{{"tpot_s":{"9" * 401}}}}}\n', "is not a journal"),
+        (
+            f'{HEADER}\n{{"configuration":{{"kind":"load"}},"row":{{"tpot_s":1}}}}\n',
+            "line 2: is not what the sweep wrote",
+        ),
         ('{"schema": "costmodel.sweep_journal/1", "costmodel": "0.0.0"}\n', "is by costmodel 0.0.0"),
     ):
         path.write_text(content)
@@ -201,6 +207,32 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
         assert path.read_text() == HEADER + "\n"
         journal.close()
         assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (r'"tpot_s":[^,]*,', ""),
+        (r'"tpot_s":[^,]*,', '"tpot_s":null,'),
+        (r'"output_tokens_per_s_per_gpu":[^,]*,', '"output_tokens_per_s_per_gpu":-1e308,'),
+        (r'"rung":', r'"gpu":"\\u2603\\n","rung":'),
+        (r'"prompt":50', '"prompt":51'),
+    ],
+)
+def test_a_line_that_is_not_as_it_was_written_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    asked: dict[str, Any] = {
+        "simulate": "load", "requests": 2, "rate": [1.0, 2.0], "prompt": 50, "output": 5, "workers": 1, "resume": True,
+        "journal": tmp_path / "j.jsonl",
+    }  # fmt: skip
+    before = costmodel.sweep(**asked)
+    header, first, second = asked["journal"].read_text().splitlines()
+    damaged, found = re.subn(old, new, second)
+    assert found
+    asked["journal"].write_text(f"{header}\n{first}\n{damaged}\n")
+    with pytest.raises(costmodel.InputError, match="line 3: is not what the sweep wrote; without this line"):
+        costmodel.sweep(**asked)
+    asked["journal"].write_text(f"{header}\n{first}\n")
+    assert costmodel.sweep(**asked).document() == before.document()
 
 
 def test_files_of_a_configuration_count_by_their_content(tmp_path: Path, repo_root: Path) -> None:

@@ -19,6 +19,7 @@ from costmodel.validation.fitting.kernels import OperatorFit
 
 DIGITS = 5
 """Significant digits kept of a fitted number: more than any of them is known to."""
+PCIE = "all-reduces over PCIe are those of one host; where GPUs hang on PCIe otherwise, they may take a multiple or a fraction"
 
 
 def kernel_calibration(gpu: str, engine: str, fits: Sequence[OperatorFit], command: str) -> Calibration:
@@ -159,6 +160,7 @@ def engine_calibration(
             "notes": [
                 "mixed steps are the sum of separately measured kernels and a fitted overhead; nobody has measured them one by one here",
                 f"overheads are those of {kernels.engine} on every part with end-to-end rows; their errors were measured {whose}",
+                *([PCIE] if dumped["operators"].get("all_reduce", {}).get("form") == "link_ring" else []),
             ],
         }
     )
