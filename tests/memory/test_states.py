@@ -56,10 +56,11 @@ def test_states_are_what_a_short_sequence_costs():
     assert memory.kv_needed_bytes == 1000 * 7 * sum(page for _, page in groups[0].layers)
 
 
-def test_tokens_of_the_pool_are_those_of_one_sequence():
+def test_tokens_of_the_pool_are_those_of_as_many_sequences_as_fit():
     deployment = deployed(QWEN_NEXT, "b200", tp=4)
     pool = pool_of(deployment, default_settings(deployment))
-    assert pool.tokens == (pool.blocks - 6) * pool.groups[0].block_tokens
+    blocks = -(-100_000 // pool.groups[0].block_tokens) + 6  # and the states of three groups, two each
+    assert pool.tokens(100_000) == pool.blocks / blocks * 100_000 // 1
 
 
 def test_an_indexer_keeps_its_keys_beside_the_latents():
