@@ -145,7 +145,7 @@ def _expert_gemm(
         visits_per_token=visits,
         copies=linear.copies,
         imbalance=_imbalance(ff.experts, deployment.ep),
-        grouped=rates.grouped(rate),
+        grouped=rates.grouped(rate, linear.fmt.bytes_per_weight),
     )
 
 

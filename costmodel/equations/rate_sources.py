@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -40,8 +41,8 @@ class RateSource(Protocol):
         ``stored`` names the format of its weights (:func:`~costmodel.architecture.formats.format_name`), which goes before the dtype.
         """
 
-    def grouped(self, rate: Rate) -> GroupedExperts | None:
-        """Return the grouped form of routed experts, None for the plain form."""
+    def grouped(self, rate: Rate, weight_bytes: float = math.inf) -> GroupedExperts | None:
+        """Return the grouped form of routed experts whose weights take ``weight_bytes`` each, None for the plain form."""
 
     def attention(self, operator: str, suffixes: Sequence[str], peak: Value, bandwidth: Value) -> Rate:
         """Return the rate of an attention kernel by the first of ``suffixes`` that is known; the last stands for all others."""
@@ -118,7 +119,7 @@ class DatasheetRates:
         """Return the datasheet rate."""
         return Rate(peak, bandwidth)
 
-    def grouped(self, rate: Rate) -> None:
+    def grouped(self, rate: Rate, weight_bytes: float = math.inf) -> None:
         """Return None: the plain form."""
 
     def attention(self, operator: str, suffixes: Sequence[str], peak: Value, bandwidth: Value) -> Rate:

@@ -12,6 +12,8 @@ from costmodel.deployment import deploy
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import OperatorTime, step_operators
 from costmodel.equations.work import Decodes, Work, make_work
+from costmodel.hardware.shipped import shipped_calibration
+from costmodel.prediction import predict
 from tests.strategies import calibration_of
 
 F, W = 989e12, 4.8e12
@@ -85,3 +87,33 @@ def test_floats_and_arrays_agree() -> None:
     together = operators(tokens, FIT)["experts.gate_up_proj"].seconds
     alone = [operators(int(each), FIT)["experts.gate_up_proj"].seconds for each in tokens]
     assert together == pytest.approx(alone, rel=1e-12)
+
+
+PARTS = ("h100-sxm", "h200", "b200", "l40s", "rtx-pro-6000-blackwell-server")
+"""Parts with kernels of mxfp4 and of bf16, both fitted."""
+
+
+def decode(gpu: str, streams: int, calibration: Any = None, dtype: str | None = None) -> float:
+    """Return the calibrated decode step of gpt-oss-120b [s]."""
+    told = predict(
+        model="gpt-oss-120b", gpu=gpu, streams=streams, dtype=dtype, compute_dtype="bf16", calibration=calibration
+    )
+    assert told.rungs.calibrated is not None
+    return told.rungs.calibrated.decode_step_s
+
+
+def test_borrowed_rates_of_a_wider_format_pad_less_as_measured_where_both_are() -> None:
+    errors = []
+    for gpu in PARTS:
+        fitted = shipped_calibration(gpu)
+        assert fitted is not None
+        kept = {name: each for name, each in fitted.operators.items() if not name.startswith("experts.mxfp4")}
+        without = fitted.model_copy(update={"operators": kept})
+        errors += [abs(decode(gpu, streams, without) / decode(gpu, streams, fitted) - 1) for streams in (1, 16, 256)]
+    assert np.median(errors) < 0.12
+    assert max(errors) < 0.4
+
+
+@pytest.mark.parametrize("streams", [1, 16, 256])
+def test_experts_of_four_bits_are_faster_than_those_of_sixteen_where_they_borrow(streams: int) -> None:
+    assert decode("a100-80gb-sxm", streams) < 0.6 * decode("a100-80gb-sxm", streams, dtype="bf16")
