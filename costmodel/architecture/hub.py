@@ -9,6 +9,10 @@ from typing import Any, Final
 from costmodel.hardware.errors import InputError
 
 _HUB: Final = "https://huggingface.co"
+MODULES: Final = "modules.json"
+"""Sentence Transformers' list of what a document passes, if the model embeds."""
+POOLING: Final = "1_Pooling"
+"""Folder that its pooling is usually in."""
 _TIMEOUT: Final = 5.0
 """Seconds to wait for the Hub to answer."""
 
@@ -60,7 +64,7 @@ def _snapshot(entry: Path) -> Path | None:
 
 
 def fetch(repository: str) -> Path | None:
-    """Fetch ``config.json``, and ``hf_quant_config.json`` if there is one, into the cache and return its folder.
+    """Fetch ``config.json`` into the cache, and beside it what there is of other files that say how it is served; return its folder.
 
     Returns:
         None if ``huggingface_hub`` is not installed or ``HF_HUB_OFFLINE`` is set.
@@ -78,7 +82,8 @@ def fetch(repository: str) -> Path | None:
     path = _download(repository, "config.json", endpoint)
     if path is None:
         raise InputError(f"model {repository!r}: its repository on {endpoint} has no config.json")
-    _download(repository, "hf_quant_config.json", endpoint)
+    for beside in ("hf_quant_config.json", MODULES, f"{POOLING}/config.json"):
+        _download(repository, beside, endpoint)
     return Path(path).parent
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from costmodel.equations.numerics import Value, maximum, minimum
 from costmodel.equations.parameters import AttentionKernel, MixedTiles
-from costmodel.equations.work import LocalChunks, Work, attended_pairs
+from costmodel.equations.work import BothWays, LocalChunks, Work, attended_pairs, longest_kv
 
 
 class MixedSeconds(NamedTuple):
@@ -62,7 +62,9 @@ def mixed_seconds(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> Mix
         waves = tiles.heads_per_unit * blocks
         before, growth = c * here, q
         longest = before + growth
-        if window is not None:
+        if isinstance(window, BothWays):
+            growth, longest = 0, longest_kv([chunk], window)  # every tile sees as much: no triangle
+        elif window is not None:
             width = window.size if isinstance(window, LocalChunks) else window
             before, growth = minimum(c, width) * here, minimum(q, width)
             longest = minimum(c * here + q, width)
