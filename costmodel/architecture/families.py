@@ -208,6 +208,7 @@ def architecture_from_config(
     else:
         blueprint = pooled(_family(name, model_type)(outer), outer, pooling)
     outer.finish()
+    # vLLM takes fp16 for float32 models that pool, but for Gemma, which overflows in it.
     dtype, dtype_notes = _dtype(text, outer, bool(blueprint.pooling) and not model_type.startswith("gemma"))
     merged = dict(config)
     if text is not outer and text.get("quantization_config") is not None and not config.get("quantization_config"):
@@ -245,7 +246,7 @@ def _family(name: str, model_type: str) -> Family:
 
 
 def _dtype(text: ConfigReader, outer: ConfigReader, pools: bool) -> tuple[str, tuple[str, ...]]:
-    """Return the dtype that is served, and what was assumed of it; Gemma cannot run in fp16 (vllm/config/model.py, ``_resolve_auto_dtype``)."""
+    """Return the dtype that is served, and what was assumed of it (vllm/config/model.py, ``_resolve_auto_dtype``)."""
     found = ""
     for config in (text, outer):
         for key in ("torch_dtype", "dtype"):

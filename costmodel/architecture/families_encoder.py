@@ -131,7 +131,9 @@ def nomic_bert(config: ConfigReader) -> Blueprint:
     width = hidden // heads
     attention = Attention("gqa", heads, heads, width, width, BothWays())
     feed_forward = FeedForward("dense", config.first_integer("intermediate_size", "n_inner"))
-    config.ignore("head_dim", "mlp_fc1_bias", "use_rms_norm", "fused_bias_fc", "fused_dropout_add_ln", "pad_vocab_size_multiple")
+    config.ignore(
+        "head_dim", "mlp_fc1_bias", "use_rms_norm", "fused_bias_fc", "fused_dropout_add_ln", "pad_vocab_size_multiple"
+    )
     config.ignore("use_xentropy", "rotary_emb_interleaved", "rotary_emb_scale_base", "rotary_scaling_factor")
     config.ignore("tie_word_embeddings", "reorder_and_upcast_attn", "scale_attn_by_inverse_layer_idx", "moe_top_k")
     config.ignore("num_experts", "num_shared_experts", "moe_impl", "moe_normalize_expert_weights", "moe_resid_pdrop")
@@ -163,5 +165,7 @@ def _with_head(config: ConfigReader, blueprint: Blueprint, dense: int) -> Bluepr
             extra_parameters=blueprint.extra_parameters + extra,
         )
     if not name.endswith(_EMBEDDING_CLASSES):
-        raise config.unsupported(f"{name} is not covered: of encoders only embedding models and classifiers of documents are")
+        raise config.unsupported(
+            f"{name} is not covered: of encoders only embedding models and classifiers of documents are"
+        )
     return replace(blueprint, pooling="cls")

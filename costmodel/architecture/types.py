@@ -14,7 +14,6 @@ from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat
 from costmodel.equations.numerics import Value
 from costmodel.equations.work import BothWays, Window
 
-
 Pooling = Literal["", "cls", "mean", "last"]
 """How the tokens' outputs become one vector; "" for a model that writes text."""
 
@@ -218,7 +217,7 @@ class Architecture:
             ``dtype``.
         max_positions: longest context the config allows; 0 if it does not say.
         vision_parameters: of a vision tower and its projector, which hold memory but take no part in text steps.
-        extra_parameters: others that are stored but not covered by the layers (learned positions, norms of embeddings, heads of classifiers).
+        extra_parameters: others that are stored but not covered by the layers (learned positions, norms of embeddings, heads).
         rotary: positions are rotations, of which engines keep a table, and not learned.
         final_norm: a norm of width d before lm_head.
         pooling: how a model that has no lm_head and writes no text makes one vector of a document: ``cls`` (the first token's),

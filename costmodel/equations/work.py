@@ -38,7 +38,7 @@ Window = int | LocalChunks | BothWays | None
 
 
 def window_name(window: Window) -> str:
-    """Return how a window is called in operators and columns: ``full``, ``window_128``, ``chunks_8192``, ``both_ways``, ``both_ways_64``."""
+    """Return how a window is called in names of operators: ``full``, ``window_128``, ``chunks_8192``, ``both_ways``, ``both_ways_64``."""
     if window is None:
         return "full"
     if isinstance(window, BothWays):

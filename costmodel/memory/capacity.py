@@ -50,6 +50,8 @@ def capacity_of(deployment: Deployment, settings: EngineSettings, longest: int) 
     pool = pool_of(deployment, settings)
     allowed = max(deployment.architecture.max_positions or longest, longest)
     blocks = int(pool.blocks)
+    if not pool.groups:
+        return Capacity(pool.budgets, (), pool.block_bytes, (0,) * len(pool.budgets), 0, 0, 0, allowed)
     return Capacity(
         pool.budgets,
         pool.groups,

@@ -65,9 +65,12 @@ class Pool:
 
 
 def pool_of(deployment: Deployment, settings: EngineSettings) -> Pool:
-    """Return the KV cache that an engine makes of its memory."""
+    """Return the KV cache that an engine makes of its memory; one without blocks where the model keeps nothing."""
     budgets = tuple(stage_budget(deployment, stage, settings) for stage in range(deployment.pp))
     groups = kv_groups(deployment, settings.block_tokens, settings.hybrid and settings.engine == "vllm")
+    if not groups:
+        none = (0,) * deployment.pp
+        return Pool(settings, budgets, (), none, none, 0)
     sizes, first = [], 0
     for pattern in stage_patterns(deployment):
         sizes.append(_block_bytes(deployment, settings, stage_groups(groups, first, len(pattern))))

@@ -27,6 +27,8 @@ def log_lines(deployment: Deployment, flags: EngineFlags, memory: MemoryPlanInfo
         )
     device = "CPU" if deployment.profile.architecture == "cpu" else "GPU"
     lines = [f"Model loading took {memory.weights_bytes / GIB:.2f} GiB memory"]
+    if not memory.kv_groups:
+        return tuple(lines)
     if memory.cuda_graph_bytes:
         lines.append(f"Estimated CUDA graph memory: {memory.cuda_graph_bytes / GIB:.2f} GiB total")
     lines.append(f"Available KV cache memory: {memory.kv_available_bytes / GIB:.2f} GiB")
@@ -39,7 +41,8 @@ def log_lines(deployment: Deployment, flags: EngineFlags, memory: MemoryPlanInfo
 
 def binding(flags: EngineFlags, memory: MemoryPlanInfo) -> str:
     """Return what keeps the engine from starting, or what the KV cache can hold."""
-    if memory.kv_available_bytes <= 0:
+    cached = memory.kv_groups > 0
+    if memory.kv_available_bytes <= 0 and not (memory.fits and not cached):
         parts = {
             "weights": memory.weights_bytes,
             "activations": memory.activation_bytes,
@@ -48,9 +51,12 @@ def binding(flags: EngineFlags, memory: MemoryPlanInfo) -> str:
         }
         largest = sorted((size, name) for name, size in parts.items() if size)[::-1][:2]
         takes = " and ".join(f"{name} of {size / GIB:.1f} GiB" for size, name in largest)
-        return (
-            f"{takes} leave no room for a KV cache in the {memory.usable_bytes / GIB:.1f} GiB that the engine may use"
-        )
+        usable = f"the {memory.usable_bytes / GIB:.1f} GiB"
+        if not cached:
+            return f"{takes} are more than {usable} of the GPU"
+        return f"{takes} leave no room for a KV cache in {usable} that the engine may use"
+    if not cached:
+        return _without_cache(flags, memory)
     rest = memory.activation_bytes + memory.non_torch_bytes + memory.cuda_graph_bytes
     left = memory.total_bytes - memory.weights_bytes - rest
     if flags.kv_cache_memory_bytes is not None and flags.kv_cache_memory_bytes > left:
@@ -69,6 +75,13 @@ def binding(flags: EngineFlags, memory: MemoryPlanInfo) -> str:
         )
     return (
         f"max_num_seqs binds: {flags.max_num_seqs:,} sequences may run, {memory.max_concurrency:.1f} of the longest fit"
+    )
+
+
+def _without_cache(flags: EngineFlags, memory: MemoryPlanInfo) -> str:
+    return (
+        f"no KV cache is kept, since every token sees both ways; documents of {flags.max_model_len:,} tokens that run at once: "
+        f"{memory.max_concurrency:.0f}, by max_num_batched_tokens {flags.max_num_batched_tokens:,} and max_num_seqs {flags.max_num_seqs:,}"
     )
 
 
