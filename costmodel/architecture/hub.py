@@ -6,13 +6,10 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+from costmodel.architecture.pooling import MODULES, POOLING
 from costmodel.hardware.errors import InputError
 
 _HUB: Final = "https://huggingface.co"
-MODULES: Final = "modules.json"
-"""Sentence Transformers' list of what a document passes, if the model embeds."""
-POOLING: Final = "1_Pooling"
-"""Folder that its pooling is usually in."""
 _TIMEOUT: Final = 5.0
 """Seconds to wait for the Hub to answer."""
 

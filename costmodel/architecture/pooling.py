@@ -17,6 +17,10 @@ from costmodel.architecture.reader import ConfigReader
 from costmodel.architecture.types import Pooling
 from costmodel.equations.work import BothWays
 
+MODULES: Final = "modules.json"
+"""Sentence Transformers' list of what a document passes, if the model embeds."""
+POOLING: Final = "1_Pooling"
+"""Folder that its pooling is usually in."""
 CLASSIFIER: Final = "ForSequenceClassification"
 _POOLING: Final = ("Model", "ForTextEncoding", CLASSIFIER)
 _REWARD: Final = ("RewardModel", "ForRewardModeling", "ForTokenClassification")
@@ -49,6 +53,15 @@ def pooling_mode(content: Any) -> Pooling:
         return "cls"
     chosen = [str(content.get("pooling_mode"))] + [key for key, value in content.items() if value is True]
     return next((_MODES[key] for key in chosen if key in _MODES), "cls")
+
+
+def pooling_files(mode: Pooling | None) -> dict[str, Any]:
+    """Return the contents of the files, by name, that :func:`pooling_path` and :func:`pooling_mode` read ``mode`` from; none for None."""
+    if not mode:
+        return {}
+    key = next(name for name, meant in _MODES.items() if meant == mode)
+    module = {"idx": 1, "name": "1", "path": POOLING, "type": "sentence_transformers.models.Pooling"}
+    return {MODULES: [module], f"{POOLING}/config.json": {key: True}}
 
 
 def pooling_path(modules: Any) -> str | None:

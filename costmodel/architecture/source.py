@@ -12,7 +12,7 @@ from typing import Any, Final
 from costmodel import checks
 from costmodel.architecture import hub
 from costmodel.architecture.families import architecture_from_config
-from costmodel.architecture.pooling import pooling_mode, pooling_path
+from costmodel.architecture.pooling import MODULES, pooling_mode, pooling_path
 from costmodel.architecture.types import Architecture, Pooling
 from costmodel.hardware.errors import InputError, shown, unknown_name
 from costmodel.hardware.reading import read_bytes, shown_path
@@ -203,7 +203,7 @@ def _from_folder(folder: Path, name: str, note: str) -> ModelFiles:
 
 def _pooling(folder: Path) -> Pooling | None:
     """Return the pooling of the model in a folder, from its ``modules.json`` and what that names; None without them."""
-    modules = folder / hub.MODULES
+    modules = folder / MODULES
     if not modules.is_file():
         return None
     path = pooling_path(_parse_any(read_bytes(modules, "model"), str(modules)))

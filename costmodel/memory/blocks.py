@@ -19,7 +19,7 @@ from functools import lru_cache
 from costmodel.architecture.counts import layer_kv_bytes, state_bytes_per_sequence
 from costmodel.deployment import Deployment
 from costmodel.equations.numerics import Value, minimum
-from costmodel.equations.work import LocalChunks, Window
+from costmodel.equations.work import BothWays, LocalChunks, Window
 from costmodel.memory.weights import stage_patterns
 
 BLOCK_TOKENS = 16
@@ -65,6 +65,8 @@ class KvGroup:
             return kv_blocks(minimum(self.window.size + in_flight, tokens), self.block_tokens)
         if self.window is None:
             return kv_blocks(tokens, self.block_tokens)
+        if isinstance(self.window, BothWays):
+            return 0 * tokens
         return kv_blocks(minimum(self.window - 1 + in_flight, tokens), self.block_tokens) + 1
 
 
@@ -88,8 +90,9 @@ def kv_groups(deployment: Deployment, block_tokens: int = BLOCK_TOKENS, hybrid: 
     """Return vLLM's groups of the layers of a whole model.
 
     None where no layer keeps anything; one where all layers have the same window, or the hybrid allocator is off. Else pages are made equal
-    (a smaller page gets more tokens per block, or is padded), and layers of each window are dealt to groups of as many layers as the rarest window has, or as the
-    commonest where that is less than 1.5 times as many. Recurrent layers are a kind of window of their own, with one state for a block.
+    (a smaller page gets more tokens per block, or is padded), and layers of each window are dealt to groups of as many layers as the rarest
+    window has, or as the commonest where that is less than 1.5 times as many. Recurrent layers are a kind of window of their own, with one
+    state for a block.
     """
     architecture, tp = deployment.architecture, deployment.tp
     tokens_of: list[tuple[int, Window, float]] = []

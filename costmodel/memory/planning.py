@@ -124,6 +124,7 @@ def make_settings(
         InputError: as in :func:`plan_memory`.
     """
     engine = choice(engine, ENGINES, "engine")
+    _check_engine(deployment, engine)
     if engine_version is not None and engine != "vllm":
         raise InputError(f"engine-version is known for vllm only; {engine} has one rule here: leave it out")
     rules = vllm_rules(VLLM_VERSION if engine_version is None else engine_version)
@@ -161,6 +162,11 @@ def make_settings(
             raise InputError(f"kv-cache-memory is vLLM's; give {engine} its memory fraction")
         settings = replace(settings, kv_cache_bytes=whole(kv_cache_memory_bytes, "kv-cache-memory", 1, 10**15))
     return replace(settings, eager=bool(enforce_eager), hybrid=bool(hybrid_kv_cache)), longest
+
+
+def _check_engine(deployment: Deployment, engine: str) -> None:
+    if engine != "vllm" and deployment.architecture.pooling:
+        raise InputError(f"how {engine} divides memory for models that pool is not known; use --engine vllm")
 
 
 def _check_one_step(deployment: Deployment, budget: int, longest: int) -> None:

@@ -41,22 +41,10 @@ def log_lines(deployment: Deployment, flags: EngineFlags, memory: MemoryPlanInfo
 
 def binding(flags: EngineFlags, memory: MemoryPlanInfo) -> str:
     """Return what keeps the engine from starting, or what the KV cache can hold."""
-    cached = memory.kv_groups > 0
-    if memory.kv_available_bytes <= 0 and not (memory.fits and not cached):
-        parts = {
-            "weights": memory.weights_bytes,
-            "activations": memory.activation_bytes,
-            "memory outside PyTorch": memory.non_torch_bytes,
-            "CUDA graphs": memory.cuda_graph_bytes,
-        }
-        largest = sorted((size, name) for name, size in parts.items() if size)[::-1][:2]
-        takes = " and ".join(f"{name} of {size / GIB:.1f} GiB" for size, name in largest)
-        usable = f"the {memory.usable_bytes / GIB:.1f} GiB"
-        if not cached:
-            return f"{takes} are more than {usable} of the GPU"
-        return f"{takes} leave no room for a KV cache in {usable} that the engine may use"
-    if not cached:
-        return _without_cache(flags, memory)
+    if not memory.kv_groups:
+        return _without_cache(flags, memory) if memory.fits else _no_room(memory)
+    if memory.kv_available_bytes <= 0:
+        return _no_room(memory)
     rest = memory.activation_bytes + memory.non_torch_bytes + memory.cuda_graph_bytes
     left = memory.total_bytes - memory.weights_bytes - rest
     if flags.kv_cache_memory_bytes is not None and flags.kv_cache_memory_bytes > left:
@@ -76,6 +64,21 @@ def binding(flags: EngineFlags, memory: MemoryPlanInfo) -> str:
     return (
         f"max_num_seqs binds: {flags.max_num_seqs:,} sequences may run, {memory.max_concurrency:.1f} of the longest fit"
     )
+
+
+def _no_room(memory: MemoryPlanInfo) -> str:
+    parts = {
+        "weights": memory.weights_bytes,
+        "activations": memory.activation_bytes,
+        "memory outside PyTorch": memory.non_torch_bytes,
+        "CUDA graphs": memory.cuda_graph_bytes,
+    }
+    largest = sorted((size, name) for name, size in parts.items() if size)[::-1][:2]
+    takes = " and ".join(f"{name} of {size / GIB:.1f} GiB" for size, name in largest)
+    usable = f"the {memory.usable_bytes / GIB:.1f} GiB"
+    if not memory.kv_groups:
+        return f"{takes} are more than {usable} of the GPU"
+    return f"{takes} leave no room for a KV cache in {usable} that the engine may use"
 
 
 def _without_cache(flags: EngineFlags, memory: MemoryPlanInfo) -> str:

@@ -120,6 +120,8 @@ def formula(
         raise InputError(f"formula needs a deployment (costmodel.deploy), not {shown(deployment)}")
     choice(name, FORMULA_NAMES, "formula")
     choice(rung, RUNG_NAMES, "rung")
+    if deployment.architecture.pooling and name != "prefill":
+        raise InputError(f"{deployment.architecture.name} pools and has no {name} step; its formula is prefill")
     load = make_load(deployment, prompt, 1, streams, context, chunk)
     params = None if params is None else parameter_count(params)
     fitted = find_calibration(calibration, deployment, engine)
