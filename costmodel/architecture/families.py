@@ -106,7 +106,7 @@ _TEXT_TYPES: Final = {
 
 _HYBRID: Final = "its state-space or linear-attention layers have no equations here"
 _INDEXED: Final = "its sparse attention with an indexer has no equations here"
-_CROSS: Final = "decoders that attend to an encoder have no equations here"
+_CROSS: Final = "cross-attention to an encoder has no equations here"
 
 REASONS: Final = {
     "bamba": _HYBRID,
