@@ -79,8 +79,9 @@ def fetch(repository: str) -> Path | None:
     path = _download(repository, "config.json", endpoint)
     if path is None:
         raise InputError(f"model {repository!r}: its repository on {endpoint} has no config.json")
-    for beside in ("hf_quant_config.json", MODULES, f"{POOLING}/config.json"):
-        _download(repository, beside, endpoint)
+    _download(repository, "hf_quant_config.json", endpoint)
+    if _download(repository, MODULES, endpoint) is not None:
+        _download(repository, f"{POOLING}/config.json", endpoint)
     return Path(path).parent
 
 
