@@ -14,8 +14,9 @@ from costmodel.embedding import predict_embedding
 from costmodel.embedding_documents import Embedding, EmbeddingRung, Embeddings
 from costmodel.hardware.errors import InputError
 
-DECODING = ("streams", "context", "every", "pp", "plot", "figure")
-"""Options that mean nothing here: what decodes, its figures, and pipelines."""
+KEPT = ("kv_dtype", "compute_dtype", "ep", "params", "engine", "calibration", "assume_efficiency")
+"""Options that mean the same here, beside those that may take several values."""
+SEVERAL = ("model", "gpu", "tp", "dtype", "prompt", "chunk")
 DOCUMENT_TOKENS = 512
 """Of a document where nobody says."""
 POOLED = {"cls": "the first token", "mean": "the mean of all tokens", "last": "the last token"}
@@ -28,18 +29,22 @@ def predict_all(values: dict[str, list[Any]], options: dict[str, Any]) -> list[E
         InputError: an option that means nothing for a model that pools.
     """
     context = click.get_current_context()
-    given = [name for name in DECODING if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT]
+    meant = {*KEPT, *SEVERAL, "prompts", "as_json", "force"}
+    given = [name for name in context.params if name not in meant and _is_given(name, context)]
     if given:
         raise InputError(
             f"{values['model'][0]} pools: it embeds or classifies documents and writes no text, so there are no streams, spikes or "
-            f"pipelines; leave --{given[0]} out (documents: --prompts, their tokens: --prompt, tokens per step: --chunk)"
+            f"pipelines; leave --{given[0].replace('_', '-')} out (documents: --prompts, their tokens: --prompt, tokens per step: --chunk)"
         )
-    if context.get_parameter_source("prompt") is click.core.ParameterSource.DEFAULT:
+    if not _is_given("prompt", context):
         values["prompt"] = [DOCUMENT_TOKENS]
-    names = ("model", "gpu", "tp", "dtype", "prompt", "chunk")
-    kept = {name: value for name, value in options.items() if name not in (*DECODING, "prompts")}
-    asked = grid(**{name: values[name] for name in names})
+    asked = grid(**{name: values[name] for name in SEVERAL})
+    kept = {name: options[name] for name in KEPT}
     return [predict_embedding(**each, **kept, documents=options["prompts"]) for each in asked]
+
+
+def _is_given(name: str, context: click.Context) -> bool:
+    return context.get_parameter_source(name) not in (None, click.core.ParameterSource.DEFAULT)
 
 
 def show(embedded: Sequence[Embedding], as_json: bool) -> None:

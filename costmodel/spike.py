@@ -6,10 +6,11 @@ m − D tokens; the height of the spike is the longest mixed step, its duration 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from costmodel.equations.work import Chunk, Decodes, Window, Work, make_work
+from costmodel.equations.work import Chunk, Decodes, LocalChunks, Window, Work, make_work
 from costmodel.hardware.errors import InputError
 
 PERCENTILES = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9}
@@ -32,11 +33,11 @@ def chunk_room(budget: int | None, streams: int) -> int | None:
 
 
 def step_count(prompt: int, prompts: int, room: int | None) -> int:
-    """Return the number of mixed steps: ⌈prompts·n/room⌉, one without a budget."""
+    """Return the number of mixed steps: ⌈prompts·n/room⌉, one without a budget; n tokens of a prompt that are to be computed."""
     return 1 if room is None else -(-prompt * prompts // room)
 
 
-def step_chunks(prompt: int, prompts: int, room: int | None, index: int) -> list[Chunk]:
+def step_chunks(prompt: int, prompts: int, room: int | None, index: int, cached: int = 0) -> list[Chunk]:
     """Return the chunks of one mixed step, first come first served: a step may end one prompt and begin the next.
 
     Args:
@@ -44,34 +45,48 @@ def step_chunks(prompt: int, prompts: int, room: int | None, index: int) -> list
         prompts: prompts that arrive together.
         room: prompt tokens per step; None for all in one step.
         index: which step, from 0.
+        cached: tokens of each prompt that the prefix cache has: they are not computed, and no step is spent on them.
     """
+    new = prompt - cached
     if room is None:
-        return [Chunk(prompt)] * prompts
-    start, end = index * room, min((index + 1) * room, prompt * prompts)
+        return [Chunk(new, cached)] * prompts
+    start, end = index * room, min((index + 1) * room, new * prompts)
     chunks = []
-    for number in range(start // prompt, (end - 1) // prompt + 1):
-        cached = max(start - number * prompt, 0)
-        chunks.append(Chunk(min(end - number * prompt, prompt) - cached, cached))
+    for number in range(start // new, (end - 1) // new + 1):
+        done = max(start - number * new, 0)
+        chunks.append(Chunk(min(end - number * new, new) - done, cached + done))
     return chunks
 
 
-def mixed_steps(prompt: int, prompts: int, room: int | None) -> Iterator[list[Chunk]]:
+def mixed_steps(prompt: int, prompts: int, room: int | None, cached: int = 0) -> Iterator[list[Chunk]]:
     """Yield the chunks of every mixed step in turn; same arguments as :func:`step_chunks`."""
-    for index in range(step_count(prompt, prompts, room)):
-        yield step_chunks(prompt, prompts, room, index)
+    for index in range(step_count(prompt - cached, prompts, room)):
+        yield step_chunks(prompt, prompts, room, index, cached)
 
 
-def tallest_candidates(prompt: int, prompts: int, room: int | None) -> list[list[Chunk]]:
+def tallest_candidates(
+    prompt: int, prompts: int, room: int | None, cached: int = 0, windows: Iterable[Window] = ()
+) -> list[list[Chunk]]:
     """Return the steps among which the longest one is, without going through all of them.
 
     Step time never falls with tokens or cached tokens. So of the steps that lie within one prompt the last is the longest; left are,
-    for each prompt, that one and the step in which it ends.
+    for each prompt, that one and the step in which it ends. In local chunks of w the time falls where a chunk begins: there it grows from
+    a step to the one w tokens later, or of several w the least that are whole steps, so that the last steps up to that are left.
     """
     if room is None:
-        return [step_chunks(prompt, prompts, None, 0)]
-    ends = [((number + 1) * prompt - 1) // room for number in range(prompts)]
-    indices = sorted({index for end in ends for index in (end - 1, end) if index >= 0})
-    return [step_chunks(prompt, prompts, room, index) for index in indices]
+        return [step_chunks(prompt, prompts, None, 0, cached)]
+    new = prompt - cached
+    period = math.lcm(1, *(window.size // math.gcd(window.size, room) for window in _local(windows)))
+    ends = [((number + 1) * new - 1) // room for number in range(prompts)]
+    indices: set[int] = set()
+    for number, end in enumerate(ends):
+        whole = -(-number * new // room)  # the first step that lies within the prompt
+        indices.update(range(max(end - period, min(whole, end - 1), 0), end + 1))
+    return [step_chunks(prompt, prompts, room, index, cached) for index in sorted(indices)]
+
+
+def _local(windows: Iterable[Window]) -> list[LocalChunks]:
+    return [window for window in windows if isinstance(window, LocalChunks)]
 
 
 def mixed_work(chunks: Sequence[Chunk], streams: int, context: int, windows: Iterable[Window]) -> Work:

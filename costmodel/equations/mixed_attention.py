@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from costmodel.equations.numerics import Value, maximum, minimum
 from costmodel.equations.parameters import AttentionKernel, MixedTiles
-from costmodel.equations.work import BothWays, LocalChunks, Work, attended_pairs, longest_kv
+from costmodel.equations.work import BothWays, Work, attended_pairs, longest_kv, widest
 
 
 class MixedSeconds(NamedTuple):
@@ -64,8 +64,7 @@ def mixed_seconds(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> Mix
         longest = before + growth
         if isinstance(window, BothWays):
             growth, longest = 0, longest_kv([chunk], window)  # every tile sees as much: no triangle
-        elif window is not None:
-            width = window.size if isinstance(window, LocalChunks) else window
+        elif (width := widest(window)) is not None:
             before, growth = minimum(c, width) * here, minimum(q, width)
             longest = minimum(c * here + q, width)
         mean = waves * attended_pairs(q, c, window) / maximum(q, 1)
@@ -83,7 +82,8 @@ def mixed_seconds(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> Mix
     read = work.decode_kv[window]
     tile_time = decode_tiles * (tiles.tile + tiles.empty_tile * most)
     reading = kernel.kv_bytes_per_token * read / (rate.bandwidth_efficiency * rate.bandwidth)
-    serving = maximum(per_key * tiles.heads_per_unit * read, kernel.flops_per_kv_token * read / rate.peak)
+    attended = read if work.decode_pairs is None else work.decode_pairs[window]
+    serving = maximum(per_key * tiles.heads_per_unit * read, kernel.flops_per_kv_token * attended / rate.peak)
     added = (beside - alone) + tile_time + maximum(serving, reading)
     added = maximum(added, per_key * read / maximum(work.decodes, 1) - alone)
     return MixedSeconds(alone, compute, memory, added, tile_time, serving, reading)
