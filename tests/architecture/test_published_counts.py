@@ -52,6 +52,7 @@ EXACT = {
     "Yi-34B": 34_388_917_248,
     "Yi-34B-200K": 34_388_917_248,
     "CodeLlama-34b": 33_743_970_304,
+    "bge-reranker-v2-m3": 567_755_777,
     "Qwen3-Embedding-0.6B": 595_776_512,
     "Qwen3-Embedding-8B": 7_567_295_488,
     "e5-mistral-7b-instruct": 7_110_660_096,

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel import formula, predict_embedding
 from costmodel.building import build_textbook, roofline_parameters
 from costmodel.deployment import deploy
 from costmodel.equations.step import step_operators
@@ -74,20 +75,20 @@ def test_flops_of_modernbert_by_hand():
     assert flops["prefill_attention.both_ways_64"] == 18 * 4 * 1024 * (129 * 2000 - 64 * 65)
 
 
-def test_the_head_of_a_reranker_has_a_row_per_document(tmp_path):
-    import json
-
-    from costmodel.architecture.source import preset_config
-
-    config = preset_config("bge-m3") | {
-        "architectures": ["XLMRobertaForSequenceClassification"],
-        "id2label": {"0": "a"},
-    }
-    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    parameters = roofline_parameters(deploy(str(tmp_path), "h100", pooling=True))
+def test_the_head_of_a_reranker_has_a_row_per_document():
+    parameters = roofline_parameters(deploy("bge-reranker-v2-m3", "h100", pooling=True))
     operators = step_operators(parameters, make_work([Chunk(512)] * 3, windows=parameters.windows))
     flops = {operator.name: operator.flops for operator in operators}
     assert (flops["head"], flops["head.2"]) == (2 * 3 * 1024**2, 2 * 3 * 1024)
+
+
+@pytest.mark.parametrize("name", ["bge-reranker-v2-m3", "ModernBERT-large", "Qwen3-Embedding-0.6B"])
+@pytest.mark.parametrize("rung", ["textbook", "roofline", "calibrated"])
+@pytest.mark.parametrize("tokens", [40, 700])
+def test_the_formula_is_the_prediction(name, rung, tokens):
+    made = formula(deploy(name, "h100", pooling=True), "prefill", rung, prompt=tokens)
+    found = getattr(predict_embedding(tokens, "h100", name).rungs, rung)
+    assert made.evaluate() == pytest.approx(found.latency_s, rel=1e-12)
 
 
 def test_textbook_counts_n_squared_and_no_tables():
