@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from costmodel.architecture.source import load_model
 from costmodel.cli.options import Values, calibration_options, deployment_options, echo_json, grid, load_options, single
 from costmodel.cli.report import comparison, report
 from costmodel.cli.speculative_options import speculative_options, take_speculation
-from costmodel.cli.text import listed
+from costmodel.deployment import PoolingError
 from costmodel.documents import Prediction, Predictions
 from costmodel.hardware.errors import InputError
 from costmodel.prediction import predict
@@ -70,36 +69,22 @@ def command(as_json: bool, plot: str | None, figure: str | None, force: bool, **
         check_target(Path(plot), force)
     names = ("model", "gpu", "tp", "dtype", "streams", "context", "prompt", "chunk")
     values = {name: options.pop(name) or [None] for name in names}
-    if _pool(values["model"]):
+    options["cached_prefix"] = single("cached-prefix", options["cached_prefix"])
+    options["speculation"] = take_speculation(options)
+    asked = [{**combination, **options} for combination in grid(**values)]
+    try:
+        predictions = [predict(**each) for each in asked]
+    except PoolingError:
         from costmodel.cli.predict_embedding import predict_all, show
 
         show(predict_all(values, options), as_json)
         return
-    options["cached_prefix"] = single("cached-prefix", options["cached_prefix"])
-    options["speculation"] = take_speculation(options)
-    asked = [{**combination, **options} for combination in grid(**values)]
-    predictions = [predict(**each) for each in asked]
     if plot is not None:
         from costmodel.cli.predict_figures import draw
 
         draw(figure or "timeline", predictions, asked, Path(plot), force)
         click.echo(f"wrote {plot}", err=True)
     _show(predictions, [name for name in names if len(values[name]) > 1], as_json)
-
-
-def _pool(models: list[str]) -> bool:
-    """Tell whether the models embed or classify documents.
-
-    Raises:
-        InputError: some do and some write text, whose answers do not go into one table.
-    """
-    pooling = {name: bool(load_model(name)[0].pooling) for name in models}
-    if len(set(pooling.values())) > 1:
-        embed, write = (listed([name for name in pooling if pooling[name] == which]) for which in (True, False))
-        raise InputError(
-            f"no table of models that pool ({embed}) and models that write text ({write}); ask in two calls"
-        )
-    return any(pooling.values())
 
 
 def _show(predictions: list[Prediction], changing: list[str], as_json: bool) -> None:

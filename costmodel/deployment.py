@@ -20,6 +20,10 @@ from costmodel.hardware.errors import InputError
 from costmodel.hardware.profile import GpuProfile
 
 
+class PoolingError(InputError):
+    """A model that pools, where one that writes text is needed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hardware:
     """The datasheet numbers that the equations use, per GPU."""
@@ -138,7 +142,7 @@ def deploy(
             f"{made.architecture.name} keeps no KV cache, since every token sees both ways; leave --kv-dtype out"
         )
     if made.architecture.pooling and not pooling:
-        raise InputError(
+        raise PoolingError(
             f"{made.architecture.name} pools: it embeds or classifies documents and writes no text, so it has no decode steps, TPOT or "
             "streams; `costmodel predict`, `plan memory` and `formula prefill` take it"
         )

@@ -102,7 +102,9 @@ def predict_embedding(
         model, gpu, tp=tp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype, pooling=True
     )
     if not deployment.architecture.pooling:
-        raise InputError(f"{deployment.architecture.name} writes text and does not pool; use predict for its steps")
+        raise InputError(
+            f"{deployment.architecture.name} writes text and does not pool; ask for its steps apart (predict)"
+        )
     load = make_documents(deployment, prompt, documents, chunk)
     if params is not None:
         params = parameter_count(params)

@@ -48,9 +48,10 @@ def test_options_of_decoding_are_refused_in_one_line(option):
 
 
 def test_models_that_write_text_are_asked_for_apart():
-    done = run(["predict", "--model", "bge-m3,Qwen3-8B"])
-    assert done.exit_code == 2
-    assert "models that pool (bge-m3) and models that write text (Qwen3-8B)" in done.output
+    for models in ("bge-m3,Qwen3-8B", "Qwen3-8B,bge-m3"):
+        done = run(["predict", "--model", models])
+        assert done.exit_code == 2
+        assert "Qwen3-8B writes text and does not pool; ask for its steps apart" in done.output
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,7 @@ def test_models_that_write_text_are_asked_for_apart():
         "plan batch --tpot-ms 50",
         "formula decode",
         "sweep --gpu l4",
+        "explain gqa",
     ],
 )
 def test_other_commands_say_that_it_pools(words):
@@ -85,3 +87,9 @@ def test_its_memory_is_planned():
     printed = run(["plan", "memory", "--model", "bge-m3", "--gpu", "l4"]).output
     assert "No KV cache: every token sees both ways" in printed
     assert "peak of 8,192 tokens\n" in printed
+
+
+def test_it_is_not_measured(tmp_path):
+    done = run(["measure", "--random-weights", "bge-m3", "--gpu", "l4", "--out", str(tmp_path / "steps.jsonl")])
+    assert done.exit_code == 2
+    assert "only steps of models that write text are measured" in done.output

@@ -119,7 +119,7 @@ def test_held_out_steps_are_predicted(name: str, measured: dict[str, tuple[Path,
 
 
 def test_attention_both_ways_takes_all_pairs(measured: dict[str, tuple[Path, Any]]) -> None:
-    """n² pairs take about the time per FLOP of causal n²/2 (1.3 to 1.4 where it was tried); counted as n²/2, they would take twice that."""
+    """n² pairs take about the time per FLOP of causal n²/2 (1.2 to 1.4 where it was tried); counted as n²/2, they would take twice that."""
     both, causal = (fit(*_steps(measured[name]))[0][2] for name in ("bert", "qwen3"))
     assert 0.7 <= both / causal <= 1.9
 
