@@ -143,7 +143,7 @@ def _make(which: FormulaName, rung: RungName | None, options: dict[str, Any]) ->
     from costmodel.symbolic.formulas import formula
 
     names = ("tp", "pp", "ep", "dtype", "kv_dtype", "compute_dtype")
-    deployment = deploy(options["model"], options["gpu"], **{name: options[name] for name in names})
+    deployment = deploy(options["model"], options["gpu"], pooling=True, **{name: options[name] for name in names})
     if options["prompts"] != 1:
         raise InputError("a formula is for one prompt; --prompts goes with --solve")
     return formula(

@@ -17,12 +17,13 @@ from costmodel.architecture.counts import (
 )
 from costmodel.architecture.families import architecture_from_config
 from costmodel.architecture.formats import ELEMENT_BITS
+from costmodel.architecture.pooling import pooling_files
 from costmodel.architecture.source import find_model, load_model, model_names
 from costmodel.architecture.types import Architecture, FeedForward, LayerKind
 from costmodel.cli.files import check_writable, write_atomically
 from costmodel.cli.options import echo_json
 from costmodel.cli.text import count, gib, parameters, percent, size, table
-from costmodel.equations.work import LocalChunks
+from costmodel.equations.work import BothWays, LocalChunks, Window
 
 STATE_NAMES = {"gdn": "GDN", "mamba2": "Mamba 2"}
 """Recurrent layers in a word."""
@@ -87,8 +88,7 @@ def show(name: str, tp: int, as_json: bool) -> None:
         click.echo(f"  {architecture.pattern.count(index)} × {_describe(kind)}")
     click.echo(
         f"  hidden {count(architecture.hidden)}, vocabulary {count(architecture.vocabulary)}"
-        f"{', tied embeddings' if architecture.tied_embeddings else ''}, {architecture.dtype} activations, "
-        f"KV cache {architecture.kv_dtype or architecture.dtype}: {count(_kv_bytes(architecture))} B per token"
+        f"{_after_layers(architecture)}, {architecture.dtype} activations, {_cache(architecture)}"
         f"{f', states: {count(held)} B per sequence' if (held := _state_bytes(architecture)) else ''}"
     )
     whole = sum(row.bytes for row in rows)
@@ -106,6 +106,20 @@ def show(name: str, tp: int, as_json: bool) -> None:
             click.echo(f"note: {text}")
 
 
+def _after_layers(item: Architecture) -> str:
+    """Return what follows the layers, where it is not an lm_head of its own."""
+    if not item.pooling:
+        return ", tied embeddings" if item.tied_embeddings else ""
+    head = f" and a head of {' and '.join(map(count, item.head))} outputs" if item.head else ""
+    return f", no lm_head, {item.pooling} pooling{head}"
+
+
+def _cache(item: Architecture) -> str:
+    if item.bidirectional:
+        return "no KV cache"
+    return f"KV cache {item.kv_dtype or item.dtype}: {count(_kv_bytes(item))} B per token"
+
+
 @command.command("import")
 @click.argument("source")
 @click.argument("folder", type=click.Path(path_type=Path))
@@ -116,11 +130,12 @@ def import_model(source: str, folder: Path, force: bool) -> None:
     SOURCE is a config.json, a folder, a preset to start from, or a name in the Hugging Face cache or on the Hub.
     """
     files = find_model(source)
-    architecture = architecture_from_config(files.config, files.name, files.quant)
-    contents = {"config.json": files.config, "hf_quant_config.json": files.quant}
+    architecture = architecture_from_config(files.config, files.name, files.quant, files.pooling)
+    contents = {"config.json": files.config, "hf_quant_config.json": files.quant, **pooling_files(files.pooling)}
     kept = {folder / name: content for name, content in contents.items() if content is not None}
     for path in kept:
-        check_writable(path, force, new_folder=True)
+        if path.parent == folder or folder.exists():
+            check_writable(path, force, new_folder=True)
     for path, content in kept.items():
         write_atomically(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n", force)
     click.echo(f"wrote {folder}: {architecture.name}, {count(total_parameters(architecture))} parameters", err=True)
@@ -139,6 +154,7 @@ def _summary(item: Architecture) -> dict[str, Any]:
         "kv_bytes_per_token": _kv_bytes(item),
         "state_bytes_per_sequence": _state_bytes(item),
         "dtype": item.dtype,
+        "pooling": item.pooling or None,
         "quantization": item.quantization,
         "notes": list(item.notes),
     }
@@ -168,8 +184,7 @@ def _halves(kind: LayerKind) -> list[str]:
     if attention.kind == "mla":
         found.append("sparse MLA" if attention.top_k else "MLA")
     elif attention.kind == "gqa":
-        local = isinstance(attention.window, LocalChunks)
-        found.append("full" if attention.window is None else "chunks" if local else "window")
+        found.append(_reach_word(attention.window))
     if kind.state is not None:
         found.append(STATE_NAMES[kind.state.kind])
     if kind.feed_forward.kind == "moe":
@@ -196,12 +211,25 @@ def _describe_mixer(kind: LayerKind) -> str:
         if not attention.index_heads:
             return f"{chosen} of the indexer before"
         return f"{chosen} by an indexer of {attention.index_heads} heads of {attention.index_head_dim}"
-    window = attention.window
+    return f"{_reach(attention.window)}, {attention.query_heads} query and {attention.kv_heads} KV heads of {attention.head_dim}"
+
+
+def _reach_word(window: Window) -> str:
+    """Return what a query sees of the keys in a word or two."""
+    if isinstance(window, BothWays):
+        return "both ways" if window.side is None else "window both ways"
     if isinstance(window, LocalChunks):
-        reach = f"chunks of {count(window.size)}"
-    else:
-        reach = "full attention" if window is None else f"window of {count(window)}"
-    return f"{reach}, {attention.query_heads} query and {attention.kv_heads} KV heads of {attention.head_dim}"
+        return "chunks"
+    return "full" if window is None else "window"
+
+
+def _reach(window: Window) -> str:
+    """Return the same with its size."""
+    if isinstance(window, BothWays):
+        return "attention both ways" if window.side is None else f"{count(window.side)} tokens on either side"
+    if isinstance(window, LocalChunks):
+        return f"chunks of {count(window.size)}"
+    return "full attention" if window is None else f"window of {count(window)}"
 
 
 def _describe_feed_forward(ff: FeedForward) -> str:

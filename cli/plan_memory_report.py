@@ -35,7 +35,8 @@ def heading(plan: MemoryPlan) -> str:
         f"{FRACTIONS[engine.name]} {engine.memory_fraction:g}, {count(engine.max_num_batched_tokens)} tokens per step, "
         f"{count(engine.max_num_seqs)} sequences, sequences of up to {count(engine.max_model_len)} tokens"
     )
-    return f"{plan.model.name} ({plan.dtype}, KV {plan.kv_dtype}) on {where}, {sizes}, {name}\n{told}"
+    formats = f"{plan.dtype}, KV {plan.kv_dtype}" if plan.memory.kv_groups else plan.dtype
+    return f"{plan.model.name} ({formats}) on {where}, {sizes}, {name}\n{told}"
 
 
 def shares(plan: MemoryPlan) -> list[tuple[str, float, str]]:
@@ -46,7 +47,8 @@ def shares(plan: MemoryPlan) -> list[tuple[str, float, str]]:
         (
             "activations",
             memory.activation_bytes,
-            f"peak of {count(engine.max_num_batched_tokens)} tokens or its sampler",
+            f"peak of {count(engine.max_num_batched_tokens)} tokens"
+            + ("" if plan.model.pooling else " or its sampler"),
         ),
         ("outside PyTorch", memory.non_torch_bytes, "context, libraries, NCCL"),
         ("CUDA graphs", memory.cuda_graph_bytes, "estimate at start-up"),
@@ -91,6 +93,8 @@ def _uses(plan: MemoryPlan) -> str:
 
 def _cache(plan: MemoryPlan) -> str:
     memory = plan.memory
+    if not memory.kv_groups:
+        return "No KV cache: every token sees both ways, so a document takes one step and nothing of it is kept."
     groups = f" of {memory.kv_groups} groups of layers" if memory.kv_groups > 1 else ""
     rows = [
         ["KV cache per token", size(memory.kv_bytes_per_token), ""],

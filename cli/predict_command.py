@@ -10,6 +10,7 @@ import click
 from costmodel.cli.options import Values, calibration_options, deployment_options, echo_json, grid, load_options, single
 from costmodel.cli.report import comparison, report
 from costmodel.cli.speculative_options import speculative_options, take_speculation
+from costmodel.deployment import PoolingError
 from costmodel.documents import Prediction, Predictions
 from costmodel.hardware.errors import InputError
 from costmodel.prediction import predict
@@ -56,6 +57,9 @@ def command(as_json: bool, plot: str | None, figure: str | None, force: bool, **
 
     Three rungs side by side: textbook (weights ÷ bandwidth, 2·params·tokens ÷ peak), roofline (exact operator counts at datasheet
     rates: the physical floor) and calibrated (the same with fitted efficiencies and overheads of GPU and engine, where there are data).
+
+    Of models that embed or classify documents (bge-m3, Qwen3-Embedding-8B …): how long --prompts documents of --prompt tokens take
+    (by default one of 512), and how many a server does per second at its token budget (--chunk, by default vLLM's).
     """
     if figure is not None and plot is None:
         raise InputError(f"--figure {figure} needs --plot FILE, where it is saved")
@@ -63,12 +67,18 @@ def command(as_json: bool, plot: str | None, figure: str | None, force: bool, **
         from costmodel.cli.figures.saving import check_target
 
         check_target(Path(plot), force)
-    options["cached_prefix"] = single("cached-prefix", options["cached_prefix"])
-    options["speculation"] = take_speculation(options)
     names = ("model", "gpu", "tp", "dtype", "streams", "context", "prompt", "chunk")
     values = {name: options.pop(name) or [None] for name in names}
+    options["cached_prefix"] = single("cached-prefix", options["cached_prefix"])
+    options["speculation"] = take_speculation(options)
     asked = [{**combination, **options} for combination in grid(**values)]
-    predictions = [predict(**each) for each in asked]
+    try:
+        predictions = [predict(**each) for each in asked]
+    except PoolingError:
+        from costmodel.cli.predict_embedding import predict_all, show
+
+        show(predict_all(values, options), as_json)
+        return
     if plot is not None:
         from costmodel.cli.predict_figures import draw
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from costmodel.clients import ClosedLoop, closed_loop
     from costmodel.deployment import Deployment, deploy
     from costmodel.documents import Prediction, Predictions
+    from costmodel.embedding import predict_embedding
+    from costmodel.embedding_documents import Embedding, Embeddings
     from costmodel.errors import CostModelError, InputError, NoAnswerError, UnsupportedError
     from costmodel.explaining.asking import explain
     from costmodel.explaining.documents import Explanations, RequestExplanation
@@ -57,6 +59,8 @@ _HOMES = {
     "CostModelError": "costmodel.errors",
     "Deployment": "costmodel.deployment",
     "Details": "costmodel.simulation.detailing",
+    "Embedding": "costmodel.embedding_documents",
+    "Embeddings": "costmodel.embedding_documents",
     "Explanations": "costmodel.explaining.documents",
     "FleetPlan": "costmodel.planning.documents",
     "Formula": "costmodel.symbolic.formulas",
@@ -97,6 +101,7 @@ _HOMES = {
     "plan_prompt": "costmodel.planning.sizes",
     "plan_replicas": "costmodel.planning.replicas",
     "predict": "costmodel.prediction",
+    "predict_embedding": "costmodel.embedding",
     "simulate_interference": "costmodel.simulation.simulating",
     "simulate_load": "costmodel.simulation.simulating",
     "simulate_trace": "costmodel.simulation.simulating",
@@ -114,6 +119,8 @@ __all__ = [
     "CostModelError",
     "Deployment",
     "Details",
+    "Embedding",
+    "Embeddings",
     "Explanations",
     "FleetPlan",
     "Formula",
@@ -155,6 +162,7 @@ __all__ = [
     "plan_prompt",
     "plan_replicas",
     "predict",
+    "predict_embedding",
     "simulate_interference",
     "simulate_load",
     "simulate_trace",

@@ -16,7 +16,7 @@ from costmodel.architecture.counts import (
     parameter_table,
     total_parameters,
 )
-from costmodel.architecture.formats import INPUT_BYTES, WeightFormat, format_name
+from costmodel.architecture.formats import INPUT_BYTES, PLAIN_FORMATS, WeightFormat, format_name
 from costmodel.architecture.linears import Linear, kv_heads_per_gpu, layer_linears, query_heads_per_gpu
 from costmodel.architecture.types import Attention, LayerKind
 from costmodel.deployment import Deployment
@@ -51,7 +51,7 @@ def build_parameters(deployment: Deployment, rates: RateSource | None = None) ->
     layers = _blocks(deployment)
     architecture = deployment.architecture
     return Parameters(
-        gemms=(*_distinct(gemms.values()), _lm_head(deployment, rates)),
+        gemms=(*_distinct(gemms.values()), *_heads(deployment, rates)),
         experts=tuple(_distinct(experts.values())),
         attention=_attention_kernels(deployment, rates),
         transfers=_transfers(deployment, rates),
@@ -79,11 +79,17 @@ def build_textbook(deployment: Deployment, params: float | None = None) -> Textb
     Args:
         deployment: model and part.
         params: P that replaces the model's total, as in the lesson's 8e9; a mixture of experts keeps its active share. Weights are
-            then P·b with the average bytes per weight.
+            then P·b with the average bytes per weight. Of a model that pools, P is that of its layers: the tables of its embedding
+            multiply nothing.
     """
     architecture = deployment.architecture
     total, active = total_parameters(architecture), active_parameters(architecture)
     stored = checkpoint_bytes(architecture)
+    if architecture.pooling:  # rows of the embedding and of learned positions are looked up, and no lm_head reads them
+        table, extra = architecture.vocabulary * architecture.hidden, architecture.extra_parameters
+        active = active - table - extra
+        stored = stored - table * architecture.embedding_format.bytes_per_weight
+        stored = stored - extra * PLAIN_FORMATS[architecture.dtype].bytes_per_weight
     if deployment.replicas > 1:
         # Whole experts are dealt to more GPUs than divide the rest: a GPU reads a replica's share of them only.
         routed = sum(row.bytes for row in parameter_table(architecture) if row.module == "experts")
@@ -170,6 +176,30 @@ def _rate(
     return rates.kernel(
         operator, dtype, hardware.peaks[dtype], hardware.bandwidth, inputs, outputs, format_name(fmt, dtype)
     )
+
+
+def _heads(deployment: Deployment, rates: RateSource) -> tuple[Gemm, ...]:
+    """Return what the rows pass after the layers: lm_head, or of a model that pools the matrices of its classifier, whole on every GPU."""
+    architecture = deployment.architecture
+    if not architecture.pooling:
+        return (_lm_head(deployment, rates),)
+    fmt, dtype, inputs = PLAIN_FORMATS[architecture.dtype], deployment.activation_dtype, architecture.hidden
+    made = []
+    for number, outputs in enumerate(architecture.head, start=1):
+        made.append(
+            Gemm(
+                name="head" if number == 1 else f"head.{number}",
+                group="lm_head",
+                flops_per_token=2 * inputs * outputs,
+                weight_bytes=inputs * outputs * deployment.activation_bytes,
+                io_bytes_per_token=_io_bytes(deployment, inputs, outputs, dtype),
+                count=1,
+                rate=_rate(rates, "lm_head", dtype, deployment, inputs, outputs, fmt),
+                per_row=True,
+            )
+        )
+        inputs = outputs
+    return tuple(made)
 
 
 def _lm_head(deployment: Deployment, rates: RateSource) -> Gemm:

@@ -20,6 +20,10 @@ from costmodel.hardware.errors import InputError
 from costmodel.hardware.profile import GpuProfile
 
 
+class PoolingError(InputError):
+    """A model that pools, where one that writes text is needed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hardware:
     """The datasheet numbers that the equations use, per GPU."""
@@ -108,6 +112,7 @@ def deploy(
     dtype: str | None = None,
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
+    pooling: bool = False,
 ) -> Deployment:
     """Resolve names and options into a :class:`Deployment`.
 
@@ -119,9 +124,11 @@ def deploy(
         dtype: weight dtype; None for the checkpoint's.
         kv_dtype: KV-cache dtype; None for the activations', or fp8 where the checkpoint carries KV scales.
         compute_dtype: dtype of the products; None for the best that weights and part allow.
+        pooling: whether a model that pools is taken, which has no decode steps.
 
     Raises:
-        InputError: unknown names, sizes that do not divide the model, or a dtype that the part cannot compute in.
+        InputError: unknown names, sizes that do not divide the model, a dtype that the part cannot compute in, or a model that pools
+            where one that writes text is needed.
     """
     model, gpu = text(model, "model"), text(gpu, "gpu")
     sizes = [whole(size, name, 1) for name, size in (("tp", tp), ("pp", pp), ("ep", ep))]
@@ -129,7 +136,17 @@ def deploy(
         None if value is None else text(value, name)
         for name, value in (("dtype", dtype), ("kv_dtype", kv_dtype), ("compute_dtype", compute_dtype))
     ]
-    return _deploy(model, gpu, *sizes, *formats, _stamp(model), _stamp(gpu))
+    made = _deploy(model, gpu, *sizes, *formats, _stamp(model), _stamp(gpu))
+    if made.architecture.bidirectional and kv_dtype not in (None, "auto"):
+        raise InputError(
+            f"{made.architecture.name} keeps no KV cache, since every token sees both ways; leave --kv-dtype out"
+        )
+    if made.architecture.pooling and not pooling:
+        raise PoolingError(
+            f"{made.architecture.name} pools: it embeds or classifies documents and writes no text, so it has no decode steps, TPOT or "
+            "streams; `costmodel predict`, `plan memory` and `formula prefill` take it"
+        )
+    return made
 
 
 def _stamp(name: str) -> float:

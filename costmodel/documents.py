@@ -28,6 +28,8 @@ class ModelInfo(Frozen):
     layers: int
     weights_bytes: int
     """All weights, once, in the formats served [B]."""
+    pooling: str | None = None
+    """``cls``, ``mean`` or ``last`` where the model pools and writes no text."""
 
 
 class GpuInfo(Frozen):

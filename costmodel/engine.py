@@ -15,8 +15,13 @@ VLLM_MAX_NUM_SEQS = ((70 * GIB, 1024), (0, 256))
 
 
 def default_token_budget(deployment: Deployment) -> int:
-    """Return the ``max_num_batched_tokens`` that ``vllm serve`` takes by default on this GPU [tokens]."""
-    return part_token_budget(deployment.profile)
+    """Return the ``max_num_batched_tokens`` that ``vllm serve`` takes by default on this GPU [tokens].
+
+    Where a prompt cannot go in several steps, at least the longest sequence (``_set_default_max_num_seqs_and_batched_tokens_args``).
+    """
+    budget = part_token_budget(deployment.profile)
+    architecture = deployment.architecture
+    return budget if architecture.splits_prompts else max(budget, architecture.max_positions)
 
 
 def part_token_budget(profile: GpuProfile) -> int:

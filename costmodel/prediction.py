@@ -179,6 +179,7 @@ def model_info(deployment: Deployment) -> ModelInfo:
         state_bytes_per_sequence=int(state_bytes(architecture, deployment.activation_bytes)),
         layers=architecture.layer_count,
         weights_bytes=round(checkpoint_bytes(architecture)),
+        pooling=architecture.pooling or None,
     )
 
 

@@ -153,8 +153,8 @@ def step_rung(parameters: Parameters, load: Load) -> Rung:
         prefill_communication_s=sum(item.seconds for item in alone if item.group == "communication"),
         spike_s=spike,
         spike_ratio=spike / decode_s,
-        operators=_operators(step_operators(parameters, load.mixed_work(chunks, windows))),
-        decode_operators=_operators(decode),
+        operators=shown_operators(step_operators(parameters, load.mixed_work(chunks, windows))),
+        decode_operators=shown_operators(decode),
     )
 
 
@@ -163,7 +163,8 @@ def total_seconds(operators: list[OperatorTime[float]]) -> float:
     return sum(operator.seconds for operator in operators)
 
 
-def _operators(operators: list[OperatorTime[Any]]) -> tuple[Operator, ...]:
+def shown_operators(operators: list[OperatorTime[Any]]) -> tuple[Operator, ...]:
+    """Return the operators of a step as documents show them."""
     return tuple(
         Operator(name=item.name, flops=item.flops, bytes=item.bytes, time_s=item.seconds, bound=item.bound)
         for item in operators

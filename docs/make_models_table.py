@@ -20,7 +20,7 @@ from costmodel.architecture.families import FAMILIES, TOWERS, architecture_from_
 from costmodel.architecture.quantization_methods import METHODS
 from costmodel.architecture.source import load_model, model_names, preset_repository
 from costmodel.architecture.types import Architecture, FeedForward, LayerKind
-from costmodel.equations.work import LocalChunks
+from costmodel.equations.work import BothWays, LocalChunks
 from costmodel.hardware.errors import InputError, UnsupportedError
 from costmodel.validation.datasets.package import package_folder
 
@@ -34,7 +34,8 @@ local Hugging Face cache, or, with the `hub` extra, one on the Hub. This page is
 **Total** is what serving holds in memory, vision tower included, multi-token-prediction layers not. **Active** is the part of the
 text model that one token passes: the chosen experts only; the embedding counts whole, which some model cards leave out. **KV** is
 what one token adds to the cache in bf16 over all layers, before any window is full; checkpoints that carry scales for an 8-bit cache
-take half of it. What recurrent layers keep of a sequence, however long, comes after it. **Weights** are bytes of the stored weights,
+take half of it. What recurrent layers keep of a sequence, however long, comes after it. Models that pool (they embed or classify documents
+and write no text) have no lm_head; those whose tokens see both ways keep no cache. **Weights** are bytes of the stored weights,
 scales included; GiB is 2³⁰ bytes.
 
 What is not understood is refused with its reason, never estimated: layers without equations, unknown keys whose names suggest that
@@ -88,6 +89,9 @@ def describe_mixer(kind: LayerKind) -> str:
             text += f" + {attention.value_head_dim}"
     if isinstance(attention.window, LocalChunks):
         return f"{text}, chunks of {attention.window.size}"
+    if isinstance(attention.window, BothWays):
+        side = attention.window.side
+        return f"{text}, both ways" if side is None else f"{text}, {side} either side"
     return text if attention.window is None else f"{text}, window {attention.window}"
 
 

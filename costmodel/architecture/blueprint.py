@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from costmodel.architecture.reader import ConfigReader
-from costmodel.architecture.types import Attention, FeedForward, StateMixer
+from costmodel.architecture.types import Attention, FeedForward, Pooling, StateMixer
 from costmodel.equations.work import Window
 
 
@@ -126,6 +126,10 @@ class Blueprint:
     extra_parameters: int = 0
     vision_parameters: int = 0
     max_positions: int = 0
+    rotary: bool = True
+    final_norm: bool = True
+    pooling: Pooling = ""
+    head: tuple[int, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
 

@@ -214,7 +214,9 @@ def index_bytes_per_token(attention: Attention) -> Value:
 
 
 def layer_kv_bytes(attention: Attention, kv_bytes: Value, tp: int = 1) -> Value:
-    """Return the bytes that one GPU caches per token in one layer, the indexer's included [B]."""
+    """Return the bytes that one GPU caches per token in one layer, the indexer's included; none of bidirectional attention [B]."""
+    if not attention.caches:
+        return 0
     return kv_elements_per_token(attention, tp) * kv_bytes + index_bytes_per_token(attention)
 
 

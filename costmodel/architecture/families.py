@@ -13,6 +13,7 @@ from typing import Any, Final
 from costmodel.architecture import (
     families_classic,
     families_dense,
+    families_encoder,
     families_hybrid,
     families_moe,
     families_varied,
@@ -20,14 +21,16 @@ from costmodel.architecture import (
 )
 from costmodel.architecture.blueprint import Blueprint
 from costmodel.architecture.formats import PLAIN_FORMATS
+from costmodel.architecture.pooling import pooled
 from costmodel.architecture.quantization import PLAIN, Quantization, read_quantization
 from costmodel.architecture.reader import ConfigReader
-from costmodel.architecture.types import Architecture, LayerKind
+from costmodel.architecture.types import Architecture, LayerKind, Pooling
 from costmodel.hardware.errors import InputError, UnsupportedError, nearest, suggestion
 
 Family = Callable[[ConfigReader], Blueprint]
 
 FAMILIES: Final[dict[str, Family]] = {
+    "bert": families_encoder.bert,
     "cohere": families_dense.cohere,
     "cohere2": families_dense.cohere2,
     "deepseek_v2": families_moe.deepseek,
@@ -54,8 +57,10 @@ FAMILIES: Final[dict[str, Family]] = {
     "minimax_m2": families_moe.minimax_m2,
     "mistral": families_dense.mistral,
     "mixtral": families_moe.mixtral,
+    "modernbert": families_encoder.modernbert,
     "nemotron-nas": families_varied.nemotron_nas,
     "nemotron_h": families_hybrid.nemotron_h,
+    "nomic_bert": families_encoder.nomic_bert,
     "olmo2": families_dense.olmo2,
     "phi": families_classic.phi,
     "phi3": families_dense.phi3,
@@ -69,10 +74,12 @@ FAMILIES: Final[dict[str, Family]] = {
     "qwen3_next": families_hybrid.qwen3_next,
     "qwen3_vl_moe_text": families_moe.qwen3_moe,
     "qwen3_vl_text": families_dense.qwen3,
+    "roberta": families_encoder.roberta,
     "smollm3": families_dense.smollm3,
     "starcoder2": families_classic.starcoder2,
+    "xlm-roberta": families_encoder.roberta,
 }
-"""Model types of text decoders that are understood."""
+"""Model types of text decoders and encoders that are understood."""
 
 TOWERS: Final[dict[str, Callable[[ConfigReader, ConfigReader], int]]] = {
     "gemma3": towers.gemma3,
@@ -99,7 +106,7 @@ _TEXT_TYPES: Final = {
 
 _HYBRID: Final = "its state-space or linear-attention layers have no equations here"
 _INDEXED: Final = "its sparse attention with an indexer has no equations here"
-_CROSS: Final = "encoders and cross-attention have no equations here"
+_CROSS: Final = "cross-attention to an encoder has no equations here"
 
 REASONS: Final = {
     "bamba": _HYBRID,
@@ -148,13 +155,17 @@ _ARCHITECTURES: Final = {
 ASSUMED_DTYPES: Final = (
     "the configuration names no dtype; bf16 assumed",
     "the checkpoint is float32; engines cast it to 16 bits, bf16 assumed",
+    "the checkpoint is float32; vLLM casts models that pool to fp16",
 )
 """Notes of an architecture that hold only where nobody asks for a dtype."""
 _DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 
 
 def architecture_from_config(
-    config: Mapping[str, Any], name: str, quant: Mapping[str, Any] | None = None
+    config: Mapping[str, Any],
+    name: str,
+    quant: Mapping[str, Any] | None = None,
+    pooling: Pooling | None = None,
 ) -> Architecture:
     """Read an architecture from a configuration.
 
@@ -162,6 +173,7 @@ def architecture_from_config(
         config: content of ``config.json``.
         name: how the user calls the model; it also names the file in messages.
         quant: content of ``hf_quant_config.json``, if there is one beside it.
+        pooling: what the files of Sentence Transformers beside it say; None without them.
 
     Raises:
         UnsupportedError: the configuration describes something that there are no equations for; it names what.
@@ -194,9 +206,10 @@ def architecture_from_config(
         outer.ignore("text_config", "vision_config", "multimodal_projector_bias", "spatial_merge_size")
         text.finish()
     else:
-        blueprint = _family(name, model_type)(outer)
+        blueprint = pooled(_family(name, model_type)(outer), outer, pooling)
     outer.finish()
-    dtype, dtype_notes = _dtype(text, outer)
+    # vLLM takes fp16 for float32 models that pool, but for Gemma, which overflows in it.
+    dtype, dtype_notes = _dtype(text, outer, bool(blueprint.pooling) and not model_type.startswith("gemma"))
     merged = dict(config)
     if text is not outer and text.get("quantization_config") is not None and not config.get("quantization_config"):
         merged["quantization_config"] = text.get("quantization_config")
@@ -232,7 +245,8 @@ def _family(name: str, model_type: str) -> Family:
     raise UnsupportedError(f"{name}: model type {model_type!r} is not covered: {reason}")
 
 
-def _dtype(text: ConfigReader, outer: ConfigReader) -> tuple[str, tuple[str, ...]]:
+def _dtype(text: ConfigReader, outer: ConfigReader, pools: bool) -> tuple[str, tuple[str, ...]]:
+    """Return the dtype that is served, and what was assumed of it (vllm/config/model.py, ``_resolve_auto_dtype``)."""
     found = ""
     for config in (text, outer):
         for key in ("torch_dtype", "dtype"):
@@ -240,6 +254,8 @@ def _dtype(text: ConfigReader, outer: ConfigReader) -> tuple[str, tuple[str, ...
     found = found.removeprefix("torch.")
     if not found:
         return "bf16", (ASSUMED_DTYPES[0],)
+    if found in ("float32", "float") and pools:
+        return "fp16", (ASSUMED_DTYPES[2],)
     if found in ("float32", "float"):
         return "bf16", (ASSUMED_DTYPES[1],)
     if found not in _DTYPES:
@@ -291,6 +307,10 @@ def _assemble(
         max_positions=blueprint.max_positions,
         vision_parameters=blueprint.vision_parameters,
         extra_parameters=blueprint.extra_parameters,
+        rotary=blueprint.rotary,
+        final_norm=blueprint.final_norm,
+        pooling=blueprint.pooling,
+        head=blueprint.head,
         quantization=quantization.method,
         notes=(*notes, *blueprint.notes, *quantization.notes),
     )

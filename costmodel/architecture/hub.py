@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+from costmodel.architecture.pooling import MODULES, POOLING
 from costmodel.hardware.errors import InputError
 
 _HUB: Final = "https://huggingface.co"
@@ -60,7 +61,7 @@ def _snapshot(entry: Path) -> Path | None:
 
 
 def fetch(repository: str) -> Path | None:
-    """Fetch ``config.json``, and ``hf_quant_config.json`` if there is one, into the cache and return its folder.
+    """Fetch ``config.json`` into the cache, and beside it what there is of other files that say how it is served; return its folder.
 
     Returns:
         None if ``huggingface_hub`` is not installed or ``HF_HUB_OFFLINE`` is set.
@@ -79,6 +80,8 @@ def fetch(repository: str) -> Path | None:
     if path is None:
         raise InputError(f"model {repository!r}: its repository on {endpoint} has no config.json")
     _download(repository, "hf_quant_config.json", endpoint)
+    if _download(repository, MODULES, endpoint) is not None:
+        _download(repository, f"{POOLING}/config.json", endpoint)
     return Path(path).parent
 
 

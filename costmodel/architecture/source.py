@@ -12,7 +12,8 @@ from typing import Any, Final
 from costmodel import checks
 from costmodel.architecture import hub
 from costmodel.architecture.families import architecture_from_config
-from costmodel.architecture.types import Architecture
+from costmodel.architecture.pooling import MODULES, pooling_mode, pooling_path
+from costmodel.architecture.types import Architecture, Pooling
 from costmodel.hardware.errors import InputError, shown, unknown_name
 from costmodel.hardware.reading import read_bytes, shown_path
 
@@ -22,6 +23,14 @@ DEFAULT_MODEL: Final = "Llama-3.1-8B"
 HINT: Final = "see `costmodel models list`"
 _PRESETS: Final = Path(__file__).with_name("presets")
 """Packaged configurations; ``index.json`` maps each to the Hub repositories that have its shapes, its source first."""
+_PRESET_POOLING: Final[dict[str, Pooling]] = {
+    "bge-large-en-v1.5": "cls",
+    "bge-m3": "cls",
+    "e5-mistral-7b-instruct": "last",
+    "Qwen3-Embedding-0.6B": "last",
+    "Qwen3-Embedding-8B": "last",
+}
+"""What ``1_Pooling/config.json`` of their repositories says; without it a Qwen3-Embedding is a Qwen3 that writes text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +42,14 @@ class ModelFiles:
         quant: content of ``hf_quant_config.json`` beside it; None if there is none.
         name: what the model is called.
         note: where it was read.
+        pooling: pooling that Sentence Transformers' files beside it ask for; None without them.
     """
 
     config: dict[str, Any]
     quant: dict[str, Any] | None
     name: str
     note: str
+    pooling: Pooling | None = None
 
 
 def load_model(name_or_path: str) -> tuple[Architecture, str]:
@@ -59,7 +70,7 @@ def load_model(name_or_path: str) -> tuple[Architecture, str]:
         UnsupportedError: the model has parts that there are no equations for.
     """
     files = find_model(name_or_path)
-    return architecture_from_config(files.config, files.name, files.quant), files.note
+    return architecture_from_config(files.config, files.name, files.quant, files.pooling), files.note
 
 
 def find_model(name_or_path: str) -> ModelFiles:
@@ -155,7 +166,8 @@ def _is_path(text: str) -> bool:
 
 
 def _from_preset(preset: str) -> ModelFiles:
-    return ModelFiles(preset_config(preset), None, preset, f"preset {preset}: config of {preset_repository(preset)}")
+    note = f"preset {preset}: config of {preset_repository(preset)}"
+    return ModelFiles(preset_config(preset), None, preset, note, _PRESET_POOLING.get(preset))
 
 
 def _from_path(path: Path, text: str) -> ModelFiles:
@@ -171,13 +183,14 @@ def _from_path(path: Path, text: str) -> ModelFiles:
     except (OSError, ValueError) as error:
         raise InputError(f"model {shown(text, 200)}: not a usable path ({_reason(error)})") from error
     config = _read(path)
+    pooling = _pooling(path.parent) if path.name == "config.json" else None
     # Beside config.json lies hf_quant_config.json; beside NAME_config.json, NAME_hf_quant_config.json.
     quant = path.with_name(path.name.removesuffix("config.json") + "hf_quant_config.json")
     if not path.name.endswith("config.json"):
         quant = path.with_name("hf_quant_config.json")
     parent = path.resolve().parent.name
     name = parent if path.name == "config.json" and parent else path.stem
-    return ModelFiles(config, _read(quant) if quant.is_file() else None, name, f"file {path}")
+    return ModelFiles(config, _read(quant) if quant.is_file() else None, name, f"file {path}", pooling)
 
 
 def _from_folder(folder: Path, name: str, note: str) -> ModelFiles:
@@ -185,18 +198,34 @@ def _from_folder(folder: Path, name: str, note: str) -> ModelFiles:
     if not config.is_file():
         raise InputError(f"model {shown(name, 200)}: folder {folder} contains no config.json")
     quant = folder / "hf_quant_config.json"
-    return ModelFiles(_read(config), _read(quant) if quant.is_file() else None, name, note)
+    return ModelFiles(_read(config), _read(quant) if quant.is_file() else None, name, note, _pooling(folder))
+
+
+def _pooling(folder: Path) -> Pooling | None:
+    """Return the pooling of the model in a folder, from its ``modules.json`` and what that names; None without them."""
+    modules = folder / MODULES
+    if not modules.is_file():
+        return None
+    path = pooling_path(_parse_any(read_bytes(modules, "model"), str(modules)))
+    if path is None:
+        return None
+    config = folder / path / "config.json"
+    return pooling_mode(_parse_any(read_bytes(config, "model"), str(config)) if config.is_file() else None)
 
 
 def _read(path: Path) -> dict[str, Any]:
     return _parse(read_bytes(path, "model"), str(path))
 
 
-def _parse(content: bytes, where: str) -> dict[str, Any]:
+def _parse_any(content: bytes, where: str) -> Any:
     try:
-        parsed = json.loads(content)
+        return json.loads(content)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: is not JSON ({_reason(error)})") from error
+
+
+def _parse(content: bytes, where: str) -> dict[str, Any]:
+    parsed = _parse_any(content, where)
     if not isinstance(parsed, dict):
         raise InputError(f"{where}: holds a JSON {type(parsed).__name__}, not an object with the keys of a config.json")
     return parsed

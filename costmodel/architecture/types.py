@@ -12,7 +12,10 @@ from typing import Literal
 
 from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat
 from costmodel.equations.numerics import Value
-from costmodel.equations.work import Window
+from costmodel.equations.work import BothWays, Window
+
+Pooling = Literal["", "cls", "mean", "last"]
+"""How the tokens' outputs become one vector; "" for a model that writes text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Attention:
     value_head_dim: Value
     """Dimension of one value head (= d_h except for ``mla`` and some hybrids)."""
     window: Window = None
-    """Tokens that a query sees, itself included; chunks that it sees its own of; None for full attention."""
+    """Tokens that a query sees, itself included; chunks that it sees its own of; both ways in encoders; None for full attention."""
     q_lora_rank: Value = 0
     """``mla``: rank of the query compression; 0 if queries are projected directly."""
     kv_lora_rank: Value = 0
@@ -63,6 +66,11 @@ class Attention:
     def reach(self) -> Window:
         """What a query reads of the keys: its window, or as many as the indexer chooses."""
         return self.top_k or self.window
+
+    @property
+    def caches(self) -> bool:
+        """Whether keys and values are kept for later steps: a query that sees both ways needs its whole sequence in one step."""
+        return self.kind != "none" and not isinstance(self.window, BothWays)
 
 
 NO_ATTENTION = Attention("none", 0, 0, 0, 0)
@@ -209,8 +217,12 @@ class Architecture:
             ``dtype``.
         max_positions: longest context the config allows; 0 if it does not say.
         vision_parameters: of a vision tower and its projector, which hold memory but take no part in text steps.
-        extra_parameters: others that are stored but not covered by the layers (learned positions).
+        extra_parameters: others that are stored but not covered by the layers (learned positions, norms of embeddings, heads).
+        rotary: positions are rotations, of which engines keep a table, and not learned.
         final_norm: a norm of width d before lm_head.
+        pooling: how a model that has no lm_head and writes no text makes one vector of a document: ``cls`` (the first token's),
+            ``mean`` or ``last``; "" for a model that writes text.
+        head: outputs of the matrices that follow, one row per document: d, then the labels of a classifier.
         quantization: name of the quantisation method, or "" (for display).
         notes: what the reader should know, e.g. "multi-token-prediction layer not counted".
     """
@@ -230,7 +242,10 @@ class Architecture:
     max_positions: int = 0
     vision_parameters: int = 0
     extra_parameters: int = 0
+    rotary: bool = True
     final_norm: bool = True
+    pooling: Pooling = ""
+    head: tuple[int, ...] = ()
     quantization: str = ""
     notes: tuple[str, ...] = field(default=())
 
@@ -238,3 +253,16 @@ class Architecture:
     def layer_count(self) -> int:
         """L."""
         return len(self.pattern)
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether queries see both ways: then nothing is kept of a sequence, and its whole prompt goes in one step."""
+        return any(isinstance(kind.attention.window, BothWays) for kind in self.kinds)
+
+    @property
+    def splits_prompts(self) -> bool:
+        """Whether a prompt may go in several steps: attention is causal, and no pooling needs the outputs of all its tokens at once.
+
+        As vLLM has it (vllm/config/model.py, ``is_chunked_prefill_supported``).
+        """
+        return not self.bidirectional and self.pooling in ("", "last")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from costmodel.equations.numerics import Value, maximum, minimum
 from costmodel.equations.parameters import AttentionKernel, MixedTiles
-from costmodel.equations.work import Work, attended_pairs, widest
+from costmodel.equations.work import BothWays, Work, attended_pairs, longest_kv, widest
 
 
 class MixedSeconds(NamedTuple):
@@ -62,7 +62,9 @@ def mixed_seconds(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> Mix
         waves = tiles.heads_per_unit * blocks
         before, growth = c * here, q
         longest = before + growth
-        if (width := widest(window)) is not None:
+        if isinstance(window, BothWays):
+            growth, longest = 0, longest_kv([chunk], window)  # every tile sees as much: no triangle
+        elif (width := widest(window)) is not None:
             before, growth = minimum(c, width) * here, minimum(q, width)
             longest = minimum(c * here + q, width)
         mean = waves * attended_pairs(q, c, window) / maximum(q, 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodel.equations.numerics import Value, is_zero, minimum, total
-from costmodel.equations.work import LocalChunks, Window, attended_pairs
+from costmodel.equations.work import BothWays, LocalChunks, Window, attended_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def textbook_attention(model: Textbook, tokens: Value, cached: Value = 0) -> Val
     """Return the time of causal attention: 2·n²·h·d_h·L/F, the causal half of 4·n²·h·d_h·L [s].
 
     A chunk of q tokens after c cached ones costs its share, 2·((c + q)² − c²)·h·d_h·L/F. In a window w the triangle is cut off
-    where a query would see more than w keys.
+    where a query would see more than w keys. Bidirectional attention has no triangle: 4·n²·h·d_h·L/F.
     """
 
     def area(window: Window) -> Value:
@@ -64,7 +64,12 @@ def textbook_prefill(model: Textbook, tokens: Value, cached: Value = 0) -> Value
 
 
 def _causal_area(tokens: Value, window: Window) -> Value:
-    """Return ∫₀ⁿ min(x, w) dx: n²/2, or n·w − w²/2 beyond the window; in local chunks ⌊n/w⌋·w²/2 + (n mod w)²/2."""
+    """Return ∫₀ⁿ min(x, w) dx: n²/2, or n·w − w²/2 beyond the window; in local chunks ⌊n/w⌋·w²/2 + (n mod w)²/2.
+
+    Both ways, ∫₀ⁿ min(x, s) + min(n − x, s) dx: twice that of a window s, n² without one.
+    """
+    if isinstance(window, BothWays):
+        return 2 * _causal_area(tokens, window.side)
     if window is None:
         return tokens * tokens / 2
     if isinstance(window, LocalChunks):

@@ -20,22 +20,39 @@ class LocalChunks:
     """w [tokens]."""
 
 
-Window = int | LocalChunks | None
-"""Width of a sliding window in tokens, the query itself included, or local chunks; None for full attention."""
+@dataclass(frozen=True, slots=True)
+class BothWays:
+    """Bidirectional attention of encoders: a query sees the whole sequence, or ``side`` tokens before it and as many after it."""
+
+    side: int | None = None
+    """Tokens on either side [tokens]; None for all."""
+
+    @property
+    def backward(self) -> int | None:
+        """What a query sees of itself and the tokens before it, as a window [tokens]; None for all."""
+        return None if self.side is None else self.side + 1
+
+
+Window = int | LocalChunks | BothWays | None
+"""Width of a sliding window in tokens, the query itself included, local chunks, or both ways; None for full causal attention."""
 
 
 def window_name(window: Window) -> str:
-    """Return how a window is called in the names of operators and columns: ``full``, ``window_128``, ``chunks_8192``."""
+    """Return how a window is called in names of operators: ``full``, ``window_128``, ``chunks_8192``, ``both_ways``, ``both_ways_64``."""
     if window is None:
         return "full"
+    if isinstance(window, BothWays):
+        return "both_ways" if window.side is None else f"both_ways_{window.side}"
     return f"chunks_{window.size}" if isinstance(window, LocalChunks) else f"window_{window}"
 
 
 def seen_tokens(context: Value, window: Window = None) -> Value:
     """Return the KV tokens that one query sees that has ``context`` tokens before it, itself included.
 
-    c + 1; min(c + 1, w) in a sliding window; c − w·⌊c/w⌋ + 1 in local chunks.
+    c + 1; min(c + 1, w) in a sliding window; c − w·⌊c/w⌋ + 1 in local chunks. Both ways it has nothing after it yet.
     """
+    if isinstance(window, BothWays):
+        window = window.backward
     if window is None:
         return context + 1
     if isinstance(window, LocalChunks):
@@ -44,7 +61,9 @@ def seen_tokens(context: Value, window: Window = None) -> Value:
 
 
 def widest(window: Window) -> int | None:
-    """Return the most tokens that a query sees; None for full attention."""
+    """Return the most tokens that a query sees; None for all. Both ways 2·s + 1, its own and s tokens on either side."""
+    if isinstance(window, BothWays):
+        return None if window.side is None else 2 * window.side + 1
     return window.size if isinstance(window, LocalChunks) else window
 
 
@@ -112,11 +131,17 @@ def attended_pairs(tokens: Value, cached: Value, window: Window = None) -> Value
     s·c + s(s + 1)/2 + (q − s)·w. In local chunks of w the sum over positions is S(c + q) − S(c), with
     S(n) = ⌊n/w⌋·w(w + 1)/2 + r(r + 1)/2 and r = n mod w.
 
+    Both ways every query also sees what comes after it: q² pairs of a whole sequence instead of q(q + 1)/2; with s tokens on either side
+    the causal pairs of the window s + 1, and once more those of the chunk itself, its diagonal left out.
+
     Args:
         tokens: q, queries in the chunk [tokens].
         cached: c, keys before the chunk [tokens].
-        window: w [tokens], or local chunks; None for full attention.
+        window: w [tokens], local chunks, or both ways; None for full attention.
     """
+    if isinstance(window, BothWays):
+        back = window.backward
+        return attended_pairs(tokens, cached, back) + attended_pairs(tokens, 0, back) - tokens
     if window is None:
         return tokens * cached + tokens * (tokens + 1) / 2
     if isinstance(window, LocalChunks):
@@ -134,6 +159,8 @@ def _chunked_pairs(tokens: Value, size: int) -> Value:
 
 def chunk_kv(tokens: Value, cached: Value, window: Window = None) -> Value:
     """Return the KV tokens that a chunk reads: c + q, min(c, w − 1) + q in a window, c mod w + q in local chunks; 0 for an empty one."""
+    if isinstance(window, BothWays):
+        window = window.backward
     if isinstance(window, LocalChunks):
         reached = cached - _chunks_start(cached, window.size)
     else:

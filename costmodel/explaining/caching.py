@@ -11,7 +11,7 @@ from costmodel.architecture.counts import (
 )
 from costmodel.architecture.linears import layer_linears, query_heads_per_gpu
 from costmodel.architecture.types import Architecture, Attention, StateMixer
-from costmodel.equations.work import LocalChunks, Window, attended_pairs, seen_tokens
+from costmodel.equations.work import LocalChunks, Window, attended_pairs, seen_tokens, widest
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.scene import Scene, flops_of, of, time_of
 from costmodel.explaining.tables import number, table
@@ -198,7 +198,8 @@ def cache_rows(scene: Scene) -> list[dict[str, Cell]]:
 def _kept_for(window: Window) -> str:
     if isinstance(window, LocalChunks):
         return f"its chunk of {window.size:,}"
-    return "all tokens" if window is None else f"last {window:,}"
+    width = widest(window)
+    return "all tokens" if width is None else f"last {width:,}"
 
 
 def _parts(attention: Attention, tp: int, kv_bytes: float) -> list[tuple[str, float, float]]:

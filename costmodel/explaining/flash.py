@@ -7,7 +7,7 @@ from typing import Any
 
 from costmodel.architecture.linears import kv_heads_per_gpu, query_heads_per_gpu
 from costmodel.architecture.types import Attention
-from costmodel.equations.work import LocalChunks, attended_pairs
+from costmodel.equations.work import LocalChunks, attended_pairs, widest
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.scene import Scene, flops_of, lengths, of, time_of
 from costmodel.explaining.tables import number, table
@@ -61,7 +61,8 @@ def _first(attention: Attention, start: int) -> int:
     """Return the first key that a tile of queries from ``start`` on reads."""
     if isinstance(attention.reach, LocalChunks):
         return start // attention.reach.size * attention.reach.size
-    return 0 if attention.reach is None else max(start + 1 - attention.reach, 0)
+    width = widest(attention.reach)
+    return 0 if width is None else max(start + 1 - width, 0)
 
 
 def _layers(scene: Scene) -> list[tuple[Attention, float, float, float]]:

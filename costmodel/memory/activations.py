@@ -116,6 +116,8 @@ def activation_parts(
     rows = min(max(default_max_num_seqs(deployment), sequences), max(token_budget, sequences))
     common = common_bytes(deployment, token_budget)
     sampler = sampler_bytes(deployment, token_budget, rows, rules) + kept_bytes(deployment, token_budget, rules)
+    if deployment.architecture.pooling:
+        return layer_bytes(deployment, token_budget, rules) + common, 0.0
     return layer_bytes(deployment, token_budget, rules) + common, sampler + common
 
 
@@ -129,10 +131,11 @@ def stage_activation_bytes(
 ) -> Value:
     """Return the activation peak on one GPU of a pipeline stage [B].
 
-    Only the last stage samples. Stages of a pipeline hold hidden state and residual for each other: 2·M·d·b_a more.
+    Only the last stage samples, and none of a model that pools: its pooler takes d elements of every token, fewer than a layer. Stages of a
+    pipeline hold hidden state and residual for each other: 2·M·d·b_a more.
     """
     peak = layer_bytes(deployment, token_budget, rules, stage_kinds)
-    if last:
+    if last and not deployment.architecture.pooling:
         kept = kept_bytes(deployment, token_budget, rules, stage_kinds)
         peak = maximum(peak, sampler_bytes(deployment, token_budget, sequences, rules) + kept)
     if deployment.pp > 1:

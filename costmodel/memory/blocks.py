@@ -19,7 +19,7 @@ from functools import lru_cache
 from costmodel.architecture.counts import layer_kv_bytes, state_bytes_per_sequence
 from costmodel.deployment import Deployment
 from costmodel.equations.numerics import Value, minimum
-from costmodel.equations.work import LocalChunks, Window
+from costmodel.equations.work import BothWays, LocalChunks, Window
 from costmodel.memory.weights import stage_patterns
 
 BLOCK_TOKENS = 16
@@ -65,6 +65,8 @@ class KvGroup:
             return kv_blocks(minimum(self.window.size + in_flight, tokens), self.block_tokens)
         if self.window is None:
             return kv_blocks(tokens, self.block_tokens)
+        if isinstance(self.window, BothWays):
+            return 0 * tokens
         return kv_blocks(minimum(self.window - 1 + in_flight, tokens), self.block_tokens) + 1
 
 
@@ -89,21 +91,24 @@ def kv_groups(
 ) -> tuple[KvGroup, ...]:
     """Return vLLM's groups of the layers of a whole model.
 
-    One group where all layers have the same window, or the hybrid allocator is off. Else pages are made equal (a smaller page gets more
-    tokens per block, or is padded), and layers of each window are dealt to groups of as many layers as the rarest window has, or as the
-    commonest where that is less than 1.5 times as many. Recurrent layers are a kind of window of their own, with one state for a block.
+    None where no layer keeps anything; one where all layers have the same window, or the hybrid allocator is off. Else pages are made equal
+    (a smaller page gets more tokens per block, or is padded), and layers of each window are dealt to groups of as many layers as the rarest
+    window has, or as the commonest where that is less than 1.5 times as many. Recurrent layers are a kind of window of their own, with one
+    state for a block.
     """
     architecture, tp = deployment.architecture, deployment.tp
     tokens_of: list[tuple[int, Window, float]] = []
     states: list[tuple[int, float]] = []
     for number, index in enumerate(architecture.pattern):
         kind = architecture.kinds[index]
-        if kind.attention.kind != "none":
+        if kind.attention.caches:
             each = layer_kv_bytes(kind.attention, deployment.kv_bytes, tp)
             tokens_of.append((number, kind.attention.window if hybrid else None, float(each)))
         if kind.state is not None:
             size = state_bytes_per_sequence(kind.state, deployment.activation_bytes, tp, drafts)
             states.append((number, float(size)))
+    if not tokens_of and not states:
+        return ()  # every query sees both ways: nothing is kept (vllm/v1/kv_cache_interface.py, ``EncoderOnlyAttentionSpec``)
     if states:
         block_tokens = _stretched(deployment, block_tokens, tokens_of, max(size for _, size in states))
     pages = [(number, window, round(each * block_tokens)) for number, window, each in tokens_of]
@@ -150,8 +155,8 @@ def stage_groups(groups: Sequence[KvGroup], first: int, layers: int) -> tuple[Kv
 
 
 def block_bytes(groups: Sequence[KvGroup]) -> int:
-    """Return the bytes of one block of the pool: those of the group with most [B]."""
-    return max(sum(page for _, page in group.layers) for group in groups)
+    """Return the bytes of one block of the pool: those of the group with most; 0 without a KV cache [B]."""
+    return max((sum(page for _, page in group.layers) for group in groups), default=0)
 
 
 def sequence_blocks(groups: Sequence[KvGroup], tokens: Value, in_flight: Value) -> Value:

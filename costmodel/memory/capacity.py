@@ -52,6 +52,9 @@ def capacity_of(deployment: Deployment, settings: EngineSettings, longest: int) 
     pool = pool_of(deployment, settings)
     allowed = max(deployment.architecture.max_positions or longest, longest)
     blocks = int(pool.blocks)
+    if not pool.groups:
+        at_once = float(pool.concurrency(longest))
+        return Capacity(pool.budgets, (), pool.block_bytes, (0,) * len(pool.budgets), 0, 0, at_once, 0, allowed)
     return Capacity(
         pool.budgets,
         pool.groups,

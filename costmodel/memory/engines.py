@@ -97,7 +97,7 @@ class Budget:
     cuda_graphs: Value
     """Those that the engine takes from its budget."""
     available: Value
-    """For the KV cache; negative if not even the rest fits."""
+    """For the KV cache; negative if not even the rest fits; 0 at most where the model keeps nothing."""
     excess: float = 0.0
     """What a KV cache of a given size takes beside the rest, beyond what the GPU has."""
 
@@ -127,6 +127,10 @@ def stage_budget(deployment: Deployment, stage: int, settings: EngineSettings) -
     non_torch = non_torch_bytes(deployment, rules)
     graphs = 0.0 if settings.eager or not rules.graphs_inside else cuda_graph_bytes(deployment, stage, settings)
     available = usable - weights - activations - non_torch - graphs
+    if not any(kind.attention.caches or kind.state is not None for kind in deployment.architecture.kinds):
+        # Nothing is worked out then: no memory is measured, and what there is may be used (``has_kv_cache`` in vllm/v1/engine/core.py).
+        left = total - weights - activations - non_torch - graphs
+        return Budget(total, weights, activations, non_torch, graphs, min(left, 0.0))
     if settings.kv_cache_bytes is None:
         return Budget(usable, weights, activations, non_torch, graphs, available)
     given = float(settings.kv_cache_bytes)  # whatever the utilisation
@@ -163,12 +167,14 @@ def cuda_graph_bytes(deployment: Deployment, stage: int, settings: EngineSetting
 
 
 def captured_graphs(deployment: Deployment, settings: EngineSettings) -> Value:
-    """Return the CUDA graphs that vLLM captures: of mixed steps, piecewise, and of decode steps, whole.
+    """Return the CUDA graphs that vLLM captures: of mixed steps, piecewise, and of decode steps, whole, which models that pool have not.
 
     Sizes 1, 2, 4, then every 8 to 256, every 16 to 512 (1,024 on Blackwell) or twice ``max_num_seqs``, whichever is less.
     """
     top = 1024 if deployment.profile.architecture == "blackwell" else 512
     most = minimum(minimum(2 * settings.sequences, top), settings.token_budget)
+    if deployment.architecture.pooling:
+        return _graph_sizes(most)
     return _graph_sizes(most) + _graph_sizes(minimum(most, settings.sequences))
 
 

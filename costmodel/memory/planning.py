@@ -10,7 +10,7 @@ from costmodel.architecture.counts import ParameterRow
 from costmodel.checks import choice, positive, whole
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import GpuInfo
-from costmodel.engine import GIB, VLLM_VERSION
+from costmodel.engine import GIB, VLLM_VERSION, part_token_budget
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.shipped import ENGINES
 from costmodel.memory.advice import advise
@@ -83,7 +83,7 @@ def plan_memory(
         "kv_dtype": kv_dtype,
         "compute_dtype": compute_dtype,
     }
-    deployment = deploy(model, gpu, **placed)
+    deployment = deploy(model, gpu, pooling=True, **placed)
     flags: dict[str, Any] = {
         "engine": engine, "engine_version": engine_version, "max_num_batched_tokens": max_num_batched_tokens,
         "max_num_seqs": max_num_seqs, "max_model_len": max_model_len, "gpu_memory_utilization": gpu_memory_utilization,
@@ -99,7 +99,9 @@ def plan_memory(
     def again(**changed: Any) -> MemoryPlan | None:
         """Return the plan after a change; None where it cannot be made."""
         try:
-            other = deploy(model, gpu, **(placed | {key: changed[key] for key in changed if key in placed}))
+            other = deploy(
+                model, gpu, pooling=True, **(placed | {key: changed[key] for key in changed if key in placed})
+            )
             told, length = make_settings(other, **(flags | {key: changed[key] for key in changed if key in flags}))
         except InputError:
             return None
@@ -144,6 +146,7 @@ def make_settings(
         InputError: as in :func:`plan_memory`.
     """
     engine = choice(engine, ENGINES, "engine")
+    _check_engine(deployment, engine)
     _check_flags(engine, engine_version, eager=enforce_eager, hybrid=hybrid_kv_cache)
     rules = vllm_rules(VLLM_VERSION if engine_version is None else engine_version)
     settings = default_settings(deployment, engine, rules)
@@ -155,10 +158,13 @@ def make_settings(
             raise InputError(
                 f"max-model-len {longest:,} is more than the {allowed:,} that {deployment.architecture.name} allows"
             )
+    if not deployment.architecture.splits_prompts:
+        settings = replace(settings, token_budget=max(part_token_budget(deployment.profile), longest))
     if engine == "vllm" and parse_version(rules.version) < (0, 8):  # the engine before V1: chunks only above 32k
         settings = replace(settings, token_budget=max(2048, longest) if longest <= 32_768 else 2048, sequences=256)
     if max_num_batched_tokens is not None:
         budget = whole(max_num_batched_tokens, "max-num-batched-tokens", 1)
+        _check_one_step(deployment, budget, longest)
         settings = replace(settings, token_budget=budget, sequences=min(settings.sequences, budget))
     if max_num_seqs is not None:
         sequences = whole(max_num_seqs, "max-num-seqs", 1, 1_000_000)
@@ -177,6 +183,20 @@ def make_settings(
             raise InputError(f"kv-cache-memory is vLLM's; give {engine} its memory fraction")
         settings = replace(settings, kv_cache_bytes=whole(kv_cache_memory_bytes, "kv-cache-memory", 1, 10**15))
     return replace(settings, eager=bool(enforce_eager), hybrid=bool(hybrid_kv_cache)), longest
+
+
+def _check_engine(deployment: Deployment, engine: str) -> None:
+    if engine != "vllm" and deployment.architecture.pooling:
+        raise InputError(f"how {engine} divides memory for models that pool is not known; use --engine vllm")
+
+
+def _check_one_step(deployment: Deployment, budget: int, longest: int) -> None:
+    """Refuse what vLLM refuses: a budget that the longest prompt does not fit in, where it cannot be split."""
+    if budget < longest and not deployment.architecture.splits_prompts:
+        raise InputError(
+            f"max-num-batched-tokens {budget:,} is less than max-model-len {longest:,}, and {deployment.architecture.name} takes a "
+            f"document in one step; use --max-num-batched-tokens {longest} or --max-model-len {budget}"
+        )
 
 
 def _block_tokens(settings: EngineSettings, made: Capacity) -> int:
@@ -221,6 +241,7 @@ def _check_flags(engine: str, version: str | None, *, eager: bool, hybrid: bool)
 
 
 def _document(deployment: Deployment, settings: EngineSettings, longest: int, made: Capacity) -> MemoryPlan:
+    cached = bool(made.groups)
     stage, null_block = made.fullest, settings.engine == "vllm"
     budget, patterns = made.budgets[stage], stage_patterns(deployment)
     memory = MemoryPlanInfo(
@@ -240,7 +261,7 @@ def _document(deployment: Deployment, settings: EngineSettings, longest: int, ma
         kv_blocks_per_sequence=made.per_sequence,
         max_concurrency=made.concurrency,
         max_model_len=made.longest,
-        fits=made.per_sequence + null_block <= made.blocks and not budget.excess,
+        fits=made.per_sequence + null_block <= made.blocks and not budget.excess if cached else budget.available >= 0,
     )
     flags = EngineFlags(
         name=settings.engine,  # type: ignore[arg-type]

@@ -53,7 +53,12 @@ class Pool:
         return maximum(self.blocks - (self.settings.engine == "vllm"), 0)
 
     def concurrency(self, longest: int) -> Value:
-        """Return how many sequences of ``longest`` tokens fit at once, as vLLM counts them: as if all were prompt."""
+        """Return how many sequences of ``longest`` tokens fit at once, as vLLM counts them: as if all were prompt.
+
+        Without a KV cache as many run at once as a step takes.
+        """
+        if not self.groups:
+            return minimum(self.settings.sequences, self.settings.token_budget // longest)
         return self.blocks / sequence_blocks(self.groups, longest, self.settings.in_flight)
 
     def tokens(self, longest: int) -> Value:
@@ -64,7 +69,7 @@ class Pool:
         Args:
             longest: ``max_model_len``; :func:`own_length` by default.
         """
-        if self.settings.engine == "vllm" and self.settings.rules.tokens_by_concurrency:
+        if self.groups and self.settings.engine == "vllm" and self.settings.rules.tokens_by_concurrency:
             return self.concurrency(longest) * longest // 1
         states = sum(group.states for group in self.groups)
         kept = [group.block_tokens for group in self.groups if not group.states]
@@ -99,10 +104,13 @@ def own_length(deployment: Deployment) -> int:
 
 
 def pool_of(deployment: Deployment, settings: EngineSettings) -> Pool:
-    """Return the KV cache that an engine makes of its memory."""
+    """Return the KV cache that an engine makes of its memory; one without blocks where the model keeps nothing."""
     budgets = tuple(stage_budget(deployment, stage, settings) for stage in range(deployment.pp))
     hybrid = settings.hybrid and settings.engine == "vllm"
     groups = kv_groups(deployment, settings.block_tokens, hybrid, settings.beside.drafts)
+    if not groups:
+        none = (0,) * deployment.pp
+        return Pool(settings, budgets, (), none, none, 0)
     sizes, first = [], 0
     for pattern in stage_patterns(deployment):
         sizes.append(_block_bytes(deployment, settings, stage_groups(groups, first, len(pattern))))

@@ -63,7 +63,7 @@ def loaded_weight_rows(deployment: Deployment, stage: int) -> tuple[ParameterRow
         factor = max((expert_padding(deployment, kind) for kind in kinds), default=1.0) if padded else 1.0
         rows.append(replace(row, bytes=row.bytes * factor))
     widths = {_rotary_width(kind) for kind in kinds}
-    if architecture.max_positions and not architecture.extra_parameters:  # extra parameters are learned positions
+    if architecture.max_positions and architecture.rotary:
         entries = architecture.max_positions * sum(widths)
         rows.append(ParameterRow("rotary tables", entries, architecture.dtype, entries * deployment.activation_bytes))
     return tuple(rows)

@@ -28,6 +28,8 @@ def log_lines(deployment: Deployment, flags: EngineFlags, memory: MemoryPlanInfo
         )
     device = "CPU" if deployment.profile.architecture == "cpu" else "GPU"
     lines = [f"Model loading took {memory.weights_bytes / GIB:.2f} GiB memory"]
+    if not memory.kv_groups:
+        return tuple(lines)
     if memory.cuda_graph_bytes:
         lines.append(f"Estimated CUDA graph memory: {memory.cuda_graph_bytes / GIB:.2f} GiB total")
     lines.append(f"Available KV cache memory: {memory.kv_available_bytes / GIB:.2f} GiB")
@@ -40,18 +42,10 @@ def log_lines(deployment: Deployment, flags: EngineFlags, memory: MemoryPlanInfo
 
 def binding(flags: EngineFlags, memory: MemoryPlanInfo) -> str:
     """Return what keeps the engine from starting, or what the KV cache can hold."""
+    if not memory.kv_groups:
+        return _without_cache(flags, memory) if memory.fits else _no_room(memory)
     if memory.kv_available_bytes <= 0:
-        parts = {
-            "weights": memory.weights_bytes,
-            "activations": memory.activation_bytes,
-            "memory outside PyTorch": memory.non_torch_bytes,
-            "CUDA graphs": memory.cuda_graph_bytes,
-        }
-        largest = sorted((size, name) for name, size in parts.items() if size)[::-1][:2]
-        takes = " and ".join(f"{name} of {size / GIB:.1f} GiB" for size, name in largest)
-        return (
-            f"{takes} leave no room for a KV cache in the {memory.usable_bytes / GIB:.1f} GiB that the engine may use"
-        )
+        return _no_room(memory)
     rest = memory.activation_bytes + memory.non_torch_bytes + memory.cuda_graph_bytes
     left = memory.total_bytes - memory.weights_bytes - rest
     if flags.kv_cache_memory_bytes is not None and flags.kv_cache_memory_bytes > left:
@@ -81,6 +75,28 @@ def of_start(longest: int, asked: int) -> str:
         asked: ``max_model_len``, or the model's where it is not given [tokens].
     """
     return f"vLLM will not start without --max-model-len {longest} or less: the KV cache does not hold one sequence of {asked:,} tokens"
+
+
+def _no_room(memory: MemoryPlanInfo) -> str:
+    parts = {
+        "weights": memory.weights_bytes,
+        "activations": memory.activation_bytes,
+        "memory outside PyTorch": memory.non_torch_bytes,
+        "CUDA graphs": memory.cuda_graph_bytes,
+    }
+    largest = sorted((size, name) for name, size in parts.items() if size)[::-1][:2]
+    takes = " and ".join(f"{name} of {size / GIB:.1f} GiB" for size, name in largest)
+    usable = f"the {memory.usable_bytes / GIB:.1f} GiB"
+    if not memory.kv_groups:
+        return f"{takes} are more than {usable} of the GPU"
+    return f"{takes} leave no room for a KV cache in {usable} that the engine may use"
+
+
+def _without_cache(flags: EngineFlags, memory: MemoryPlanInfo) -> str:
+    return (
+        f"no KV cache is kept, since every token sees both ways; documents of {flags.max_model_len:,} tokens that run at once: "
+        f"{memory.max_concurrency:.0f}, by max_num_batched_tokens {flags.max_num_batched_tokens:,} and max_num_seqs {flags.max_num_seqs:,}"
+    )
 
 
 def remarks(deployment: Deployment, settings: EngineSettings) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -76,7 +76,7 @@ def memory_of(
             kv_needed_bytes=float(needed * pool.block_bytes[stage]),
             kv_blocks=int(pool.usable),
             kv_blocks_needed=needed,
-            fits=needed <= pool.usable,
+            fits=needed <= pool.usable and (bool(pool.groups) or budget.available >= 0),
         )
         for stage, budget in enumerate(pool.budgets)
     ]

@@ -52,6 +52,17 @@ EXACT = {
     "Yi-34B": 34_388_917_248,
     "Yi-34B-200K": 34_388_917_248,
     "CodeLlama-34b": 33_743_970_304,
+    "bge-reranker-v2-m3": 567_755_777,
+    "Qwen3-Embedding-0.6B": 595_776_512,
+    "Qwen3-Embedding-8B": 7_567_295_488,
+    "e5-mistral-7b-instruct": 7_110_660_096,
+}
+
+# Models that pool, with what they do not load: the pooler of BertModel, d² + d.
+# https://github.com/embeddings-benchmark/mteb, n_parameters; https://huggingface.co/BAAI/bge-large-en-v1.5: that of bert-large.
+POOLERS = {
+    "bge-m3": (567_754_752, 1024**2 + 1024),
+    "bge-large-en-v1.5": (335_141_888, 1024**2 + 1024),
 }
 
 # Parameters of the Hugging Face classes (transformers 5.19.0) on the meta device, and what of the checkpoints is a buffer there:
@@ -74,6 +85,7 @@ CLASSES = {
     "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": 31_577_937_344 + 128 * 23,
     "NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": 549_308_968_960 + 512 * 48,
     "Llama-3_3-Nemotron-Super-49B-v1": 49_867_145_216,
+    "ModernBERT-large": 394_781_696,  # ModernBertModel; the checkpoint also has the head of its language model
 }
 
 # Safetensors totals that count something besides: what, and how much.
@@ -149,6 +161,12 @@ def test_total_equals_the_published_total_without_what_is_no_parameter(name):
     assert total_parameters(load_model(name)[0]) == published - beside
 
 
+@pytest.mark.parametrize("name", POOLERS)
+def test_total_equals_the_published_total_without_the_pooler(name):
+    published, pooler = POOLERS[name]
+    assert total_parameters(load_model(name)[0]) == published - pooler
+
+
 @pytest.mark.parametrize("name", CARDS)
 def test_total_and_active_agree_with_the_cards(name):
     total, active, tolerance = CARDS[name]
@@ -211,7 +229,7 @@ def test_kimi_k2_is_within_a_millionth_of_the_published_total():
 
 
 def test_every_preset_has_a_published_count():
-    covered = {*EXACT, *WITH_BUFFERS, *CARDS, *CLASSES}
+    covered = {*EXACT, *WITH_BUFFERS, *CARDS, *CLASSES, *POOLERS}
     assert set(model_names()) == covered
 
 

@@ -230,10 +230,15 @@ class Hub(BaseHTTPRequestHandler):
         "/someone/quantised/resolve/main/config.json": json.dumps(ONE_B).encode(),
         "/someone/quantised/resolve/main/hf_quant_config.json": b'{"quantization": {"quant_algo": "FP8"}}',
         "/someone/broken/resolve/main/config.json": b"<html>",
+        "/someone/embeds/resolve/main/config.json": json.dumps(ONE_B).encode(),
+        "/someone/embeds/resolve/main/modules.json": json.dumps(
+            [{"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+        ).encode(),
+        "/someone/embeds/resolve/main/1_Pooling/config.json": b'{"pooling_mode_mean_tokens": true}',
     }
-    codes: ClassVar = {f"/someone/{name}/": "EntryNotFound" for name in ("without", "served", "broken")} | {
-        "/someone/gated/": "GatedRepo"
-    }
+    codes: ClassVar = {
+        f"/someone/{name}/": "EntryNotFound" for name in ("without", "served", "broken", "quantised", "embeds")
+    } | {"/someone/gated/": "GatedRepo"}
 
     def do_HEAD(self):
         self.answer(body=False)
@@ -290,6 +295,8 @@ def test_fetch_from_the_hub(endpoint):
     assert note == "Hugging Face Hub: someone/served"
     assert load_model("someone/served")[1].startswith("local Hugging Face cache: ")
     assert load_model("someone/quantised")[0].quantization == "modelopt FP8"
+    assert arch.pooling == ""
+    assert load_model("someone/embeds")[0].pooling == "mean"
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,11 @@ def weight_dtype(files: ModelFiles, activation: str) -> str:
     """Return the dtype of most weights, as in ``costmodel.deploy``: the checkpoint's where it is quantised, else that of the activations.
 
     Raises:
-        InputError: costmodel has no equations for the model; better to say so before minutes of measuring.
+        InputError: costmodel has no equations for the model, or it decodes nothing; better to say so before minutes of measuring.
     """
-    architecture = architecture_from_config(files.config, files.name, files.quant)
+    architecture = architecture_from_config(files.config, files.name, files.quant, files.pooling)
+    if architecture.pooling:
+        raise InputError(f"{files.name} pools and writes no text; only steps of models that write text are measured")
     return main_format(architecture).name if architecture.quantization else activation
 
 
