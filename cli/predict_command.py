@@ -30,6 +30,16 @@ FIGURES = ("timeline", "heights", "breakdown", "roofline")
     default=None,
     help="Parameter count P of the textbook rung, e.g. 8e9.  [default: the model's]",
 )
+@click.option(
+    "--images",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Images in every prompt, for models that take them: they add tokens to it and are encoded first.",
+)
+@click.option(
+    "--image-size", default=None, metavar="WIDTHxHEIGHT", help="Pixels of each image.  [default: 1024x1024]"
+)
 @calibration_options
 @click.option(
     "--assume-efficiency",

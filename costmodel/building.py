@@ -100,6 +100,7 @@ def build_textbook(deployment: Deployment, params: float | None = None) -> Textb
             head_dim = (head_dim + attention.value_head_dim) / 2
         width = attention.query_heads * head_dim * count
         widths[attention.reach] = widths[attention.reach] + width if attention.reach in widths else width
+    tower = architecture.vision
     return Textbook(
         weight_bytes=stored * share,
         active_parameters=active * share,
@@ -108,6 +109,9 @@ def build_textbook(deployment: Deployment, params: float | None = None) -> Textb
         attention_peak=deployment.hardware.peaks[deployment.attention_dtype],
         bandwidth=deployment.hardware.bandwidth,
         gpus=deployment.tp,
+        encoder_parameters=architecture.vision_parameters,
+        encoder_width=0 if tower is None else tower.heads * tower.head_dim * tower.layers,
+        encoder_peak=deployment.hardware.peaks[deployment.activation_dtype],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,13 +16,21 @@ from costmodel.architecture.counts import (
 )
 from costmodel.building import build_parameters, build_textbook, roofline_parameters
 from costmodel.calibrations import choose_calibration, uncalibrated
-from costmodel.certainty import calibration_warnings, engine_of, intervals, reported_steps
+from costmodel.certainty import (
+    calibration_warnings,
+    engine_of,
+    intervals,
+    reported_encoding,
+    reported_steps,
+)
 from costmodel.checks import parameter_count
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import (
     Doubling,
     EngineInfo,
     GpuInfo,
+    Images,
+    Intervals,
     MemoryInfo,
     ModelInfo,
     PipelineInfo,
@@ -33,12 +42,13 @@ from costmodel.documents import (
     Workload,
 )
 from costmodel.dtypes import main_format
+from costmodel.encoder import encoder_parameters, encoder_split, make_images
 from costmodel.engine import GIB, VLLM_VERSION, default_max_num_seqs, default_token_budget, other_defaults
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import step_operators, step_times
 from costmodel.equations.textbook import Textbook
-from costmodel.equations.work import Chunk
+from costmodel.equations.work import Chunk, Work
 from costmodel.hardware.calibration import Calibration
 from costmodel.memory import Memory, activation_parts, memory_of, stage_patterns
 from costmodel.rungs import (
@@ -71,6 +81,8 @@ def predict(
     pp: int = 1,
     ep: int = 1,
     params: float | None = None,
+    images: int = 0,
+    image_size: str | Sequence[int] | None = None,
     engine: str = "vllm",
     calibration: str | Path | Calibration | None = None,
     assume_efficiency: bool = False,
@@ -78,7 +90,7 @@ def predict(
     """Predict step times, the spike of a long prompt, and who sees it.
 
     Args:
-        prompt: tokens of the long prompt.
+        prompt: tokens of the long prompt, without those of its images.
         gpu: part, alias, or path of a profile.
         model: preset, ``config.json``, folder, or name in the local Hugging Face cache.
         streams: sequences that are decoding when the prompt arrives.
@@ -90,6 +102,8 @@ def predict(
         dtype, kv_dtype, compute_dtype: number formats of weights, KV cache and products; None follows checkpoint and part.
         tp, pp, ep: tensor-, pipeline- and expert-parallel sizes.
         params: P for the textbook rung, e.g. 8e9.
+        images: in every prompt, before its text; they add tokens to it, and their encoding is part of its prefill.
+        image_size: of each, ``"1024x768"`` or (width, height) in pixels; 1024 × 1024 if None.
         engine: ``vllm``, ``sglang`` or ``trtllm``: whose shipped calibration of this GPU is taken.
         calibration: fitted factors of this GPU instead: a file or a :class:`Calibration`; ``"none"`` for the roofline alone.
         assume_efficiency: for a part without a calibration, take the efficiencies of its nearest measured relative; the result says so
@@ -102,14 +116,16 @@ def predict(
         InputError: a name, number or combination that cannot be; the message names the nearest valid choice.
     """
     deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype)
-    load = make_load(deployment, prompt, prompts, streams, context, chunk, every)
+    load = make_load(
+        deployment, prompt, prompts, streams, context, chunk, every, make_images(deployment, images, image_size)
+    )
     if params is not None:
         params = parameter_count(params)
     fitted = choose_calibration(calibration, deployment, engine, assume_efficiency)
-    rung_parameters = {"roofline": roofline_parameters(deployment)}
+    rung_parameters = {"roofline": _with_encoder(roofline_parameters(deployment), deployment, load)}
     rates = CalibratedRates(fitted) if fitted else None
     if rates is not None:
-        rung_parameters["calibrated"] = build_parameters(deployment, rates)
+        rung_parameters["calibrated"] = _with_encoder(build_parameters(deployment, rates), deployment, load, rates)
     textbook = build_textbook(deployment, params)
     rungs = {name: step_rung(each, load) for name, each in rung_parameters.items()}
     headline: RungName = "calibrated" if fitted else "roofline"
@@ -129,6 +145,7 @@ def predict(
         model=model_info(deployment),
         gpu=GpuInfo(name=deployment.profile.name, profile=deployment.gpu, count=deployment.gpus),
         workload=_workload(deployment, load),
+        images=_images(load),
         headline=headline,
         rungs=Rungs(textbook=textbook_rung(textbook, load), **rungs),
         spike=spike,
@@ -137,8 +154,8 @@ def predict(
         engine=server,
         pipeline=_pipeline(deployment, load, rates),
         calibration=fitted.name if fitted else None,
-        intervals=intervals(fitted, rung_parameters, steps, rungs["roofline"]) if fitted else None,
-        notes=(*deployment.notes, *other_defaults(asked), *_calibration_notes(fitted, engine)),
+        intervals=_intervals(fitted, rung_parameters, load, rungs["roofline"], steps) if fitted else None,
+        notes=(*deployment.notes, *_image_notes(deployment, load, fitted), *other_defaults(asked), *_calibration_notes(fitted, engine)),
         warnings=tuple(warnings),
     )
 
@@ -155,6 +172,55 @@ def model_info(deployment: Deployment) -> ModelInfo:
         state_bytes_per_sequence=int(state_bytes(architecture, deployment.activation_bytes)),
         layers=architecture.layer_count,
         weights_bytes=round(checkpoint_bytes(architecture)),
+    )
+
+
+def _with_encoder(
+    parameters: Parameters, deployment: Deployment, load: Load, rates: CalibratedRates | None = None
+) -> Parameters:
+    """Return the parameters with those of the encoder, where there are images."""
+    return parameters if load.images is None else replace(parameters, encoder=encoder_parameters(deployment, rates))
+
+
+def _intervals(
+    fitted: Calibration, parameters: dict[str, Parameters], load: Load, floor: Rung, steps: dict[str, Work]
+) -> Intervals | None:
+    return intervals(fitted, parameters, steps, floor, reported_encoding(parameters["calibrated"], load))
+
+
+def _image_notes(deployment: Deployment, load: Load, fitted: Calibration | None) -> list[str]:
+    """Return what the time of images rests on, and what of it an engine's settings change."""
+    if load.images is None:
+        return []
+    notes = ["images: cut and resized as by the processor's published defaults; loading and resizing them is not counted"]
+    if fitted is not None:
+        notes.append("images: encoded at the efficiencies of the decoder's kernels; none was fitted to an encoder")
+    if deployment.tp > 1 and encoder_split(deployment) == 1:
+        notes.append(f"images: TP {deployment.tp} does not divide the tower's heads; every GPU computes all of it")
+    largest = load.images.each.features
+    if load.budget is not None and load.images.count * largest > max(load.budget, largest):
+        notes.append(
+            f"images: vLLM encodes at most {max(load.budget, largest):,} features per step (its encoder budget is "
+            "max_num_batched_tokens, or one image if that is more) and ends a chunk before an image that is too many"
+        )
+    return notes
+
+
+def _images(load: Load) -> Images | None:
+    if (images := load.images) is None:
+        return None
+    each = images.each
+    return Images(
+        count=images.count,
+        width=images.width,
+        height=images.height,
+        resized_width=each.width,
+        resized_height=each.height,
+        tiles=len(each.sequences),
+        patches=each.patches,
+        features=each.features,
+        tokens_per_image=each.tokens,
+        tokens=images.tokens,
     )
 
 
@@ -184,7 +250,7 @@ def _spike(parameters: Parameters, load: Load, rung: Rung) -> Spike:
 
 def _mixed_sum(parameters: Parameters, load: Load, room: int | None) -> tuple[float, int]:
     """Return Σ T_mixed and the number of mixed steps; many chunks of one prompt are summed as arrays."""
-    if room is None or load.prompts > 1 or load.prompt <= 256 * room:
+    if room is None or load.prompts > 1 or load.images is not None or load.prompt <= 256 * room:
         times = mixed_step_times(parameters, load)
         return sum(times), len(times)
     import numpy as np

@@ -9,10 +9,17 @@ from typing import Any
 from costmodel.checks import MAX_SECONDS, positive, whole
 from costmodel.deployment import Deployment
 from costmodel.documents import Operator, Rung
+from costmodel.encoder import ImageLoad, encoder_operators
 from costmodel.engine import default_token_budget
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.step import OperatorTime, step_operators
-from costmodel.equations.textbook import Textbook, textbook_attention, textbook_decode, textbook_linear
+from costmodel.equations.textbook import (
+    Textbook,
+    textbook_attention,
+    textbook_decode,
+    textbook_encoder,
+    textbook_linear,
+)
 from costmodel.equations.work import Chunk, Decodes, Window, Work, make_work
 from costmodel.hardware.errors import InputError, shown
 from costmodel.spike import chunk_room, longest, mixed_steps, mixed_work, step_count, tallest_candidates
@@ -31,6 +38,8 @@ class Load:
     context: int
     budget: int | None
     every: float
+    images: ImageLoad | None = None
+    """Of every prompt, the tokens they add to it being among those of ``prompt``."""
 
     @property
     def one_step_budget(self) -> int:
@@ -38,7 +47,9 @@ class Load:
         return self.prompt * self.prompts + self.streams
 
     def candidates(self) -> list[list[Chunk]]:
-        """The mixed steps among which the longest one is."""
+        """The mixed steps among which the longest one is: with images, those that encode some too."""
+        if self.images is not None:
+            return list(mixed_steps(self.prompt, self.prompts, chunk_room(self.budget, self.streams)))
         return tallest_candidates(self.prompt, self.prompts, chunk_room(self.budget, self.streams))
 
     def decode_work(self, windows: Iterable[Window]) -> Work:
@@ -53,11 +64,30 @@ class Load:
         """The work of a mixed step: the chunks, and one token for each stream."""
         return mixed_work(chunks, self.streams, self.context, windows)
 
+    def encoder_work(self, chunks: Sequence[Chunk]) -> Work | None:
+        """The encoder's work in the step that has these chunks; None where no image begins in them."""
+        begun = 0 if self.images is None else self.images.begun(chunks)
+        return self.images.work(begun) if self.images is not None and begun else None
+
+    @property
+    def prompts_encoder_work(self) -> Work | None:
+        """The work of encoding the images of all prompts at once."""
+        return self.encoder_work([Chunk(self.prompt)] * self.prompts)
+
 
 def make_load(
-    deployment: Deployment, prompt: Any, prompts: Any, streams: Any, context: Any, chunk: Any, every: Any = 10.0
+    deployment: Deployment,
+    prompt: Any,
+    prompts: Any,
+    streams: Any,
+    context: Any,
+    chunk: Any,
+    every: Any = 10.0,
+    images: ImageLoad | None = None,
 ) -> Load:
     """Check the numbers of a workload; ``chunk`` may be ``"engine"`` for vLLM's default token budget on this GPU.
+
+    Images add their tokens to ``prompt``, which counts those of the text.
 
     Raises:
         InputError: not whole, out of range, or not finite; the message names the input.
@@ -68,17 +98,19 @@ def make_load(
             raise InputError(f"chunk must be a whole number or 'engine', not {shown(chunk)}")
         budget = default_token_budget(deployment)
     load = Load(
-        whole(prompt, "prompt", 1),
+        whole(prompt, "prompt", 1) + (images.tokens if images is not None else 0),
         whole(prompts, "prompts", 1, 4096),
         whole(streams, "streams", 1, 1_000_000),
         whole(context, "context", 0),
         None if budget is None else whole(budget, "chunk", 1),
         positive(every, "every", MAX_SECONDS),
+        images,
     )
     room = chunk_room(load.budget, load.streams)
-    if step_count(load.prompt, load.prompts, room) > MAX_STEPS:
+    most = MAX_STEPS if images is None else MAX_STEPS // 10  # with images every one of them is gone through
+    if step_count(load.prompt, load.prompts, room) > most:
         asked = f"{load.prompts} × {load.prompt}" if load.prompts > 1 else f"{load.prompt}"
-        raise InputError(f"{asked} tokens at {room} per step are more than {MAX_STEPS} steps; use a larger chunk")
+        raise InputError(f"{asked} tokens at {room} per step are more than {most} steps; use a larger chunk")
     return load
 
 
@@ -90,13 +122,19 @@ def textbook_rung(textbook: Textbook, load: Load) -> Rung:
     chunks, spike = textbook_spike(textbook, load)
     gpus = textbook.gpus
     spike_linear = textbook_linear(textbook, sum(chunk.tokens for chunk in chunks))
-    spike_attention = spike - spike_linear
+    encoder = textbook_encoder(textbook, load.prompts_encoder_work)
+    spike_encoder = textbook_encoder(textbook, load.encoder_work(chunks))
+    spike_attention = spike - spike_linear - spike_encoder
+    images = (
+        Operator(name="encoder", flops=spike_encoder * textbook.peak, bytes=0.0, time_s=spike_encoder, bound="compute"),
+    )
     return Rung(
         decode_step_s=decode,
-        prefill_s=linear + attention,
+        prefill_s=linear + attention + encoder,
         prefill_linear_s=linear,
         prefill_attention_s=attention,
         prefill_communication_s=0.0,
+        prefill_encoder_s=encoder,
         spike_s=spike,
         spike_ratio=spike / decode,
         operators=(
@@ -110,6 +148,7 @@ def textbook_rung(textbook: Textbook, load: Load) -> Rung:
                 time_s=spike_attention,
                 bound="compute",
             ),
+            *(images if spike_encoder else ()),
         ),
         decode_operators=(
             Operator(name="weights", flops=0.0, bytes=textbook.weight_bytes / gpus, time_s=decode, bound="memory"),
@@ -122,17 +161,19 @@ def step_rung(parameters: Parameters, load: Load) -> Rung:
     windows = parameters.windows
     decode = step_operators(parameters, load.decode_work(windows))
     alone = step_operators(parameters, load.prefill_work(windows))
+    encoder = _encoding(parameters, load.prompts_encoder_work)
     chunks, spike = longest_step(parameters, load)
     decode_s = total_seconds(decode)
     return Rung(
         decode_step_s=decode_s,
-        prefill_s=total_seconds(alone),
+        prefill_s=total_seconds(alone) + total_seconds(encoder),
         prefill_linear_s=sum(item.seconds for item in alone if item.group in ("linear", "experts")),
         prefill_attention_s=sum(item.seconds for item in alone if item.group == "attention"),
         prefill_communication_s=sum(item.seconds for item in alone if item.group == "communication"),
+        prefill_encoder_s=total_seconds(encoder),
         spike_s=spike,
         spike_ratio=spike / decode_s,
-        operators=_operators(step_operators(parameters, load.mixed_work(chunks, windows))),
+        operators=_operators(mixed_operators(parameters, load, chunks)),
         decode_operators=_operators(decode),
     )
 
@@ -149,15 +190,27 @@ def _operators(operators: list[OperatorTime[Any]]) -> tuple[Operator, ...]:
     )
 
 
-def textbook_seconds(textbook: Textbook, chunks: list[Chunk]) -> float:
-    """Return the textbook time of prefilling these chunks [s]."""
+def textbook_seconds(textbook: Textbook, chunks: list[Chunk], images: Work | None = None) -> float:
+    """Return the textbook time of prefilling these chunks, and of encoding images beside them [s]."""
     attention = sum(textbook_attention(textbook, chunk.tokens, chunk.cached) for chunk in chunks)
-    return float(textbook_linear(textbook, sum(chunk.tokens for chunk in chunks)) + attention)
+    encoder = textbook_encoder(textbook, images)
+    return float(textbook_linear(textbook, sum(chunk.tokens for chunk in chunks)) + attention + encoder)
+
+
+def _encoding(parameters: Parameters, work: Work | None) -> list[OperatorTime[Any]]:
+    """Return the operators of encoding images; none without any."""
+    return [] if work is None or parameters.encoder is None else encoder_operators(parameters.encoder, work)
+
+
+def mixed_operators(parameters: Parameters, load: Load, chunks: list[Chunk]) -> list[OperatorTime[Any]]:
+    """Return the operators of a mixed step: these chunks beside the streams of the load, and the images that begin in them."""
+    decoder = step_operators(parameters, load.mixed_work(chunks, parameters.windows))
+    return [*decoder, *_encoding(parameters, load.encoder_work(chunks))]
 
 
 def mixed_seconds(parameters: Parameters, load: Load, chunks: list[Chunk]) -> float:
-    """Return the time of a mixed step: these chunks beside the streams of the load [s]."""
-    return total_seconds(step_operators(parameters, load.mixed_work(chunks, parameters.windows)))
+    """Return the time of a mixed step, as of :func:`mixed_operators` [s]."""
+    return total_seconds(mixed_operators(parameters, load, chunks))
 
 
 def longest_step(parameters: Parameters, load: Load) -> tuple[list[Chunk], float]:
@@ -167,7 +220,9 @@ def longest_step(parameters: Parameters, load: Load) -> tuple[list[Chunk], float
 
 def textbook_spike(textbook: Textbook, load: Load) -> tuple[list[Chunk], float]:
     """Return the longest chunk (or chunks of one step) on the textbook rung, and the time of its prefill alone [s]."""
-    return longest(load.candidates(), lambda chunks: textbook_seconds(textbook, chunks))
+    return longest(
+        load.candidates(), lambda chunks: textbook_seconds(textbook, chunks, load.encoder_work(chunks))
+    )
 
 
 def mixed_step_times(parameters: Parameters, load: Load) -> list[float]:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from costmodel.architecture.reader import ConfigReader
 from costmodel.architecture.types import Attention, FeedForward, StateMixer
+from costmodel.architecture.vision import VisionTower
 from costmodel.equations.work import Window
 
 
@@ -124,7 +125,7 @@ class Blueprint:
     names: ModuleNames = LLAMA_NAMES
     lm_head_bias: bool = False
     extra_parameters: int = 0
-    vision_parameters: int = 0
+    vision: VisionTower | None = None
     max_positions: int = 0
     notes: tuple[str, ...] = field(default=())
 

@@ -23,6 +23,7 @@ from costmodel.architecture.formats import PLAIN_FORMATS
 from costmodel.architecture.quantization import PLAIN, Quantization, read_quantization
 from costmodel.architecture.reader import ConfigReader
 from costmodel.architecture.types import Architecture, LayerKind
+from costmodel.architecture.vision import VisionTower
 from costmodel.hardware.errors import InputError, UnsupportedError, nearest, suggestion
 
 Family = Callable[[ConfigReader], Blueprint]
@@ -61,7 +62,9 @@ FAMILIES: Final[dict[str, Family]] = {
     "phi3": families_dense.phi3,
     "phimoe": families_moe.phimoe,
     "qwen2": families_dense.qwen2,
+    "qwen2_5_vl_text": families_dense.qwen2,
     "qwen2_moe": families_moe.qwen2_moe,
+    "qwen2_vl_text": families_dense.qwen2,
     "qwen3": families_dense.qwen3,
     "qwen3_5_moe_text": families_hybrid.qwen3_5_moe,
     "qwen3_5_text": families_hybrid.qwen3_5,
@@ -74,28 +77,46 @@ FAMILIES: Final[dict[str, Family]] = {
 }
 """Model types of text decoders that are understood."""
 
-TOWERS: Final[dict[str, Callable[[ConfigReader, ConfigReader], int]]] = {
+TOWERS: Final[dict[str, Callable[[ConfigReader, ConfigReader], VisionTower]]] = {
     "gemma3": towers.gemma3,
     "gemma4": towers.gemma4,
     "kimi_k25": towers.kimi_k25,
     "llama4": towers.llama4,
+    "llava": towers.llava,
     "mistral3": towers.mistral3,
+    "paligemma": towers.paligemma,
+    "qwen2_5_vl": towers.qwen2_5_vl,
+    "qwen2_vl": towers.qwen2_vl,
     "qwen3_5": towers.qwen3_vl,
     "qwen3_5_moe": towers.qwen3_vl,
     "qwen3_vl": towers.qwen3_vl,
     "qwen3_vl_moe": towers.qwen3_vl,
 }
-"""Model types that wrap a text decoder (``text_config``) and a vision tower: what the tower and its projector weigh."""
+"""Model types that wrap a text decoder (``text_config``, or their own keys) and a vision tower: how the tower and its projector are read."""
 
 _TEXT_TYPES: Final = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "llama4": "llama4_text",
+    "llava": "llama",
     "mistral3": "mistral",
+    "paligemma": "gemma",
+    "qwen2_5_vl": "qwen2",
+    "qwen2_vl": "qwen2",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
 }
 """The text decoder's model type where ``text_config`` does not name it."""
+
+_FLAT: Final = ("qwen2_vl", "qwen2_5_vl")
+_LLAMA_DEFAULTS: Final = {
+    "hidden_size": 4096,
+    "intermediate_size": 11_008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 32_000,
+}
+"""Of configuration_llama.py."""
 
 _HYBRID: Final = "its state-space or linear-attention layers have no equations here"
 _INDEXED: Final = "its sparse attention with an indexer has no equations here"
@@ -175,23 +196,23 @@ def architecture_from_config(
         raise UnsupportedError(f"{name}: model type {model_type!r} is not covered: {_CROSS}")
     text = outer
     if model_type in TOWERS:
-        text = outer.section("text_config")
+        text = _text_config(model_type, outer)
         text_type = text.text("model_type", _TEXT_TYPES.get(model_type, ""))
         tied = outer.get("tie_word_embeddings")
         if tied is not None and not text.has("tie_word_embeddings"):
             text = ConfigReader({**text.config, "tie_word_embeddings": tied}, text.where)
         blueprint = _family(name, text_type)(text)
-        weight, notes = _tower(model_type, outer, blueprint.hidden)
+        tower, notes = _tower(model_type, outer, blueprint.hidden)
         blueprint = replace(
             blueprint,
-            vision_parameters=weight,
+            vision=tower,
             notes=(*blueprint.notes, *notes),
             names=replace(
                 blueprint.names,
                 prefixes=("model.layers.", "language_model.model.layers.", "model.language_model.layers."),
             ),
         )
-        outer.ignore("text_config", "vision_config", "multimodal_projector_bias", "spatial_merge_size")
+        outer.ignore("text_config", "vision_config")
         text.finish()
     else:
         blueprint = _family(name, model_type)(outer)
@@ -204,12 +225,29 @@ def architecture_from_config(
     return _assemble(blueprint, quantization, name, model_type, dtype, dtype_notes)
 
 
-def _tower(model_type: str, outer: ConfigReader, hidden: int) -> tuple[int, tuple[str, ...]]:
-    """Return what the vision tower weighs, and a note where the configuration leaves it out, as those of text-only copies do."""
+def _tower(model_type: str, outer: ConfigReader, hidden: int) -> tuple[VisionTower | None, tuple[str, ...]]:
+    """Return the vision tower, and a note where the configuration leaves it out, as those of text-only copies do."""
     if model_type == "llama4" and not outer.has("vision_config"):
-        return 0, ("the configuration has no vision_config: its vision tower is not counted",)
+        return None, ("the configuration has no vision_config: its vision tower is not counted",)
     reader = ConfigReader({**outer.config, "hidden_size": hidden}, outer.where)
-    return TOWERS[model_type](outer.section("vision_config"), reader), ()
+    tower = TOWERS[model_type](outer.section("vision_config"), reader)
+    outer.adopt(reader)
+    return tower, ()
+
+
+def _text_config(model_type: str, outer: ConfigReader) -> ConfigReader:
+    """Return the text decoder's configuration: ``text_config``, or the model's own keys as Qwen2-VL and Qwen2.5-VL are published.
+
+    LLaVA's names only what differs from the defaults of Llama.
+    """
+    if model_type in _FLAT and not outer.has("text_config"):
+        keys = {key: value for key, value in outer.config.items() if key not in ("model_type", "vision_config")}
+        outer.ignore(*keys)
+        return ConfigReader(keys, outer.where)
+    text = outer.section("text_config")
+    if model_type == "llava":
+        return ConfigReader({**_LLAMA_DEFAULTS, **text.config}, text.where)
+    return text
 
 
 def _model_type(config: ConfigReader) -> str:
@@ -289,7 +327,7 @@ def _assemble(
         lm_head_bias=blueprint.lm_head_bias,
         kv_dtype=quantization.kv_dtype,
         max_positions=blueprint.max_positions,
-        vision_parameters=blueprint.vision_parameters,
+        vision=blueprint.vision,
         extra_parameters=blueprint.extra_parameters,
         quantization=quantization.method,
         notes=(*notes, *blueprint.notes, *quantization.notes),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat
+from costmodel.architecture.vision import VisionTower
 from costmodel.equations.numerics import Value
 from costmodel.equations.work import Window
 
@@ -208,7 +209,7 @@ class Architecture:
         kv_dtype: dtype of the KV cache if the checkpoint fixes it (``fp8`` where it carries KV scales), else None: as
             ``dtype``.
         max_positions: longest context the config allows; 0 if it does not say.
-        vision_parameters: of a vision tower and its projector, which hold memory but take no part in text steps.
+        vision: the vision tower and its projector, which hold memory, but take part only in steps with images; None without.
         extra_parameters: others that are stored but not covered by the layers (learned positions).
         final_norm: a norm of width d before lm_head.
         quantization: name of the quantisation method, or "" (for display).
@@ -228,7 +229,7 @@ class Architecture:
     lm_head_bias: bool = False
     kv_dtype: str | None = None
     max_positions: int = 0
-    vision_parameters: int = 0
+    vision: VisionTower | None = None
     extra_parameters: int = 0
     final_norm: bool = True
     quantization: str = ""
@@ -238,3 +239,8 @@ class Architecture:
     def layer_count(self) -> int:
         """L."""
         return len(self.pattern)
+
+    @property
+    def vision_parameters(self) -> int:
+        """Parameters of the vision tower and its projector."""
+        return self.vision.parameters if self.vision is not None else 0

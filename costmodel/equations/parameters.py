@@ -337,6 +337,8 @@ class Parameters:
     elementwise: Elementwise | None = None
     overheads: Overheads | None = None
     states: tuple[StateKernel, ...] = ()
+    encoder: Parameters | None = None
+    """Of the images' encoder, a step of its own before that of the decoder; None where no images are asked for."""
 
     @property
     def windows(self) -> tuple[Window, ...]:
