@@ -13,6 +13,7 @@ from costmodel.architecture.counts import (
     checkpoint_bytes,
     index_bytes_per_token,
     kv_elements_per_token,
+    layer_parameters,
     parameter_table,
     total_parameters,
 )
@@ -25,7 +26,7 @@ from costmodel.equations.numerics import Value, is_zero, total
 from costmodel.equations.parameters import AttentionKernel, ExpertGemm, Gemm, Parameters, Rate, Transfer
 from costmodel.equations.rates import LATENT, DatasheetRates, RateSource
 from costmodel.equations.textbook import Textbook
-from costmodel.equations.work import Window, window_name
+from costmodel.equations.work import EncoderStates, Window, window_name
 from costmodel.states import state_kernels
 
 
@@ -41,6 +42,8 @@ def build_parameters(deployment: Deployment, rates: RateSource | None = None) ->
     experts: dict[tuple[object, ...], ExpertGemm] = {}
     for kind, count in _kinds(deployment):
         for linear in layer_linears(kind, deployment.architecture.hidden, deployment.tp, deployment.ep):
+            if linear.of_encoder:
+                continue  # once per request, with its encoder
             key = (linear.name, linear.inputs, linear.outputs, linear.copies, linear.fmt)
             if linear.group == "experts":
                 made = _expert_gemm(deployment, rates, kind, linear, count)
@@ -84,6 +87,13 @@ def build_textbook(deployment: Deployment, params: float | None = None) -> Textb
     architecture = deployment.architecture
     total, active = total_parameters(architecture), active_parameters(architecture)
     stored = checkpoint_bytes(architecture)
+    if is_zero(deployment.encoder_states):
+        idle = sum(
+            count * layer_parameters(kind, architecture.hidden)
+            for kind, count in zip(architecture.kinds, deployment.layer_counts, strict=True)
+            if kind.needs_encoder
+        )
+        stored, active = stored - idle * deployment.activation_bytes, active - idle
     if deployment.replicas > 1:
         # Whole experts are dealt to more GPUs than divide the rest: a GPU reads a replica's share of them only.
         routed = sum(row.bytes for row in parameter_table(architecture) if row.module == "experts")
@@ -193,62 +203,91 @@ def _lm_head(deployment: Deployment, rates: RateSource) -> Gemm:
 
 
 def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[AttentionKernel, ...]:
-    hardware, tp = deployment.hardware, deployment.tp
     counts: dict[Attention, Value] = {}
+    crossing: dict[Attention, Value] = {}
     for kind, count in _kinds(deployment):
-        if kind.attention.kind == "none":
-            continue
-        key = replace(
-            kind.attention,
-            qkv_bias=False,
-            output_bias=False,
-            qk_norm="none",
-            sinks=False,
-            output_gate=False,
-            keys_are_values=False,
-            index_heads=0,
-            index_head_dim=0,
-        )
-        counts[key] = counts[key] + count if key in counts else count
-    dtype = deployment.attention_dtype
+        if kind.attention.kind != "none":
+            key = _shape(kind.attention)
+            counts[key] = counts[key] + count if key in counts else count
+        if kind.cross is not None:
+            key = _shape(kind.cross)
+            crossing[key] = crossing[key] + count if key in crossing else count
     suffixes = _attention_suffixes([attention.reach for attention in counts])
-    kernels: list[AttentionKernel] = []
-    for attention, count in counts.items():
-        heads = query_heads_per_gpu(attention, tp)
-        pair = 2 * heads * (attention.head_dim + attention.value_head_dim)
-        # MLA decodes on the latent itself: scores over kv_lora_rank + rope, values over kv_lora_rank, for every head.
-        absorbed = 2 * heads * (2 * attention.kv_lora_rank + attention.rope_head_dim)
-        # So does sparse attention in prefill: every query has keys of its own, and no keys and values are expanded for them
-        # (vllm/v1/attention/backends/mla/flashmla_sparse.py).
-        spread = absorbed if attention.kind == "mla" and attention.top_k else pair
-        window = attention.reach
-        peak = hardware.peaks[dtype]
-        fitted = _fitted_kinds(deployment, attention)
-        prefill = rates.attention("prefill_attention", fitted, peak, hardware.bandwidth)
-        decode = rates.attention("decode_attention", fitted, peak, hardware.bandwidth)
-        widths = attention.head_dim + attention.value_head_dim
-        kernels.append(
-            AttentionKernel(
-                window=window,
-                suffix=suffixes[len(kernels)],
-                flops_per_pair=spread * count,
-                flops_per_kv_token=(absorbed if attention.kind == "mla" else pair) * count,
-                kv_bytes_per_token=kv_elements_per_token(attention, tp) * deployment.kv_bytes * count,
-                count=count,
-                prefill_rate=prefill,
-                decode_rate=decode,
-                prefill_tile=rates.prefill_tile(
-                    prefill, heads * widths * deployment.activation_bytes * count, 2 * widths * hardware.units * count
-                ),
-                decode_split=rates.decode_split(
-                    decode, heads, kv_heads_per_gpu(attention, tp), attention.head_dim, count, window is not None
-                ),
-                mixed_tiles=rates.mixed_tiles(
-                    prefill, heads / hardware.units, 2 * widths * hardware.units * count, count
-                ),
-            )
-        )
+    kernels = [
+        _attention_kernel(deployment, rates, attention, count, attention.reach, suffix)
+        for (attention, count), suffix in zip(counts.items(), suffixes, strict=True)
+    ]
+    states = EncoderStates(deployment.encoder_states)
+    kernels += [
+        _attention_kernel(deployment, rates, attention, count, states, name="cross_attention")
+        for attention, count in crossing.items()
+    ]
     return (*kernels, *_indexers(deployment, rates))
+
+
+def _shape(attention: Attention) -> Attention:
+    """Return an attention without what does not change its kernel."""
+    return replace(
+        attention,
+        qkv_bias=False,
+        output_bias=False,
+        qk_norm="none",
+        sinks=False,
+        output_gate=False,
+        keys_are_values=False,
+        index_heads=0,
+        index_head_dim=0,
+    )
+
+
+def _attention_kernel(
+    deployment: Deployment,
+    rates: RateSource,
+    attention: Attention,
+    count: Value,
+    window: Window,
+    suffix: str = "",
+    name: str = "attention",
+) -> AttentionKernel:
+    hardware, tp = deployment.hardware, deployment.tp
+    heads = query_heads_per_gpu(attention, tp)
+    pair = 2 * heads * (attention.head_dim + attention.value_head_dim)
+    # MLA decodes on the latent itself: scores over kv_lora_rank + rope, values over kv_lora_rank, for every head.
+    absorbed = 2 * heads * (2 * attention.kv_lora_rank + attention.rope_head_dim)
+    # So does sparse attention in prefill: every query has keys of its own, and no keys and values are expanded for them
+    # (vllm/v1/attention/backends/mla/flashmla_sparse.py).
+    spread = absorbed if attention.kind == "mla" and attention.top_k else pair
+    peak = hardware.peaks[deployment.attention_dtype]
+    fitted = _fitted_kinds(deployment, attention)
+    prefill = rates.attention("prefill_attention", fitted, peak, hardware.bandwidth)
+    decode = rates.attention("decode_attention", fitted, peak, hardware.bandwidth)
+    widths = attention.head_dim + attention.value_head_dim
+    crossing = isinstance(window, EncoderStates)
+    return AttentionKernel(
+        window=window,
+        suffix=suffix,
+        flops_per_pair=spread * count,
+        flops_per_kv_token=(absorbed if attention.kind == "mla" else pair) * count,
+        kv_bytes_per_token=kv_elements_per_token(attention, tp) * deployment.kv_bytes * count,
+        count=count,
+        prefill_rate=prefill,
+        decode_rate=decode,
+        prefill_tile=rates.prefill_tile(
+            prefill, heads * widths * deployment.activation_bytes * count, 2 * widths * hardware.units * count
+        ),
+        decode_split=rates.decode_split(
+            decode,
+            heads,
+            kv_heads_per_gpu(attention, tp),
+            attention.head_dim,
+            count,
+            not (window is None or crossing),
+        ),
+        mixed_tiles=None
+        if crossing
+        else rates.mixed_tiles(prefill, heads / hardware.units, 2 * widths * hardware.units * count, count),
+        name=name,
+    )
 
 
 def _indexers(deployment: Deployment, rates: RateSource) -> tuple[AttentionKernel, ...]:
@@ -338,9 +377,10 @@ def _transfers(deployment: Deployment, rates: RateSource) -> tuple[Transfer, ...
 
 def _blocks(deployment: Deployment) -> Value:
     """Return L: layers of two mixers, attention and feed-forward; a layer that is one mixer counts half."""
-    if all(kind.mixers == 2 for kind in deployment.architecture.kinds):
-        return sum(deployment.layer_counts[1:], deployment.layer_counts[0])
-    return total(count * kind.mixers / 2 for kind, count in _kinds(deployment))
+    kinds = _kinds(deployment)
+    if all(kind.mixers == 2 for kind, _ in kinds):
+        return sum((count for _, count in kinds[1:]), kinds[0][1])
+    return total(count * kind.mixers / 2 for kind, count in kinds)
 
 
 def _layers(deployment: Deployment, chosen: Callable[[LayerKind], bool]) -> Value:
@@ -349,9 +389,13 @@ def _layers(deployment: Deployment, chosen: Callable[[LayerKind], bool]) -> Valu
 
 
 def _kinds(deployment: Deployment) -> list[tuple[LayerKind, Value]]:
-    """Return the kinds of layer with their counts, without those that there are none of: a stage of a pipeline may lack some."""
+    """Return the kinds of layer with their counts, without those that there are none of: a stage of a pipeline may lack some.
+
+    Nor with those that are left out because nothing was encoded.
+    """
     pairs = zip(deployment.architecture.kinds, deployment.layer_counts, strict=True)
-    return [(kind, count) for kind, count in pairs if not is_zero(count)]
+    encoded = not is_zero(deployment.encoder_states)
+    return [(kind, count) for kind, count in pairs if not is_zero(count) and (encoded or not kind.needs_encoder)]
 
 
 def _io_bytes(deployment: Deployment, inputs: Value, outputs: Value, dtype: str) -> Value:

@@ -16,7 +16,7 @@ from costmodel.checks import text, whole
 from costmodel.dtypes import choose_compute_dtype, choose_dtypes, choose_kv_dtype, layer_formats, main_format
 from costmodel.equations.numerics import Value
 from costmodel.hardware.catalog import load_gpu
-from costmodel.hardware.errors import InputError
+from costmodel.hardware.errors import InputError, UnsupportedError
 from costmodel.hardware.profile import GpuProfile
 
 
@@ -53,6 +53,7 @@ class Deployment:
         layer_counts: layers of each kind of the architecture.
         notes: choices that were made for the user.
         siblings: other parts that the name given for the GPU may mean, canonical names.
+        encoder_states: E, states of an encoder that every sequence attends to in layers of cross-attention; 0 for none.
     """
 
     architecture: Architecture
@@ -72,6 +73,7 @@ class Deployment:
     layer_counts: tuple[Value, ...]
     notes: tuple[str, ...] = ()
     siblings: tuple[str, ...] = ()
+    encoder_states: Value = 0
 
     @property
     def gpus(self) -> int:
@@ -108,6 +110,7 @@ def deploy(
     dtype: str | None = None,
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
+    encoder: bool = False,
 ) -> Deployment:
     """Resolve names and options into a :class:`Deployment`.
 
@@ -119,6 +122,7 @@ def deploy(
         dtype: weight dtype; None for the checkpoint's.
         kv_dtype: KV-cache dtype; None for the activations', or fp8 where the checkpoint carries KV scales.
         compute_dtype: dtype of the products; None for the best that weights and part allow.
+        encoder: the caller counts what an encoder that serves every request takes (Whisper's); models that have one are refused else.
 
     Raises:
         InputError: unknown names, sizes that do not divide the model, or a dtype that the part cannot compute in.
@@ -129,7 +133,12 @@ def deploy(
         None if value is None else text(value, name)
         for name, value in (("dtype", dtype), ("kv_dtype", kv_dtype), ("compute_dtype", compute_dtype))
     ]
-    return _deploy(model, gpu, *sizes, *formats, _stamp(model), _stamp(gpu))
+    found = _deploy(model, gpu, *sizes, *formats, _stamp(model), _stamp(gpu))
+    if not encoder and found.architecture.vision is not None and found.architecture.vision.frames is not None:
+        raise UnsupportedError(
+            f"{found.architecture.name} encodes audio for every request, which only `costmodel predict` counts so far"
+        )
+    return found
 
 
 def _stamp(name: str) -> float:
@@ -289,6 +298,8 @@ def divides(architecture: Architecture, tp: int, ep: int = 1) -> bool:
     for kind in architecture.kinds:
         heads, kv_heads, ff = kind.attention.query_heads, kind.attention.kv_heads, kind.feed_forward
         if heads % tp or (kv_heads and tp % kv_heads and kv_heads % tp):
+            return False
+        if kind.cross is not None and (kind.cross.query_heads % tp or kind.cross.kv_heads % tp):
             return False
         if (state := kind.state) is not None and (state.heads % tp or (state.key_heads != 1 and state.key_heads % tp)):
             return False

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from costmodel.architecture.linears import cross_linears
 from costmodel.architecture.images import MAX_SIDE, EncodedImage
 from costmodel.architecture.vision import VisionTower
 from costmodel.checks import whole
@@ -62,6 +63,8 @@ class ImageLoad:
         return sum(self._before(chunk.cached + chunk.tokens) - self._before(chunk.cached) for chunk in chunks)
 
     def _before(self, position: int) -> int:
+        if not self.each.tokens:
+            return self.count if position else 0
         return min(-(-position // self.each.tokens), self.count)
 
     def work(self, images: int) -> Work:
@@ -113,13 +116,16 @@ def make_images(deployment: Deployment, images: Any, size: Any = None) -> ImageL
     Raises:
         InputError: the model takes no images, or how its processor cuts them is not known.
     """
-    count = whole(images, "images", 0, MAX_IMAGES)
+    count, tower = whole(images, "images", 0, MAX_IMAGES), deployment.architecture.vision
     if not count:
+        if size is None and tower is not None and tower.frames is not None and tower.rule is not None:
+            return ImageLoad(1, *tower.frames, tower.rule(*tower.frames))
         if size is not None:
             raise InputError("image-size needs images (--images N), of which there are none")
         return None
     architecture = deployment.architecture
-    tower = architecture.vision
+    if tower is not None and tower.frames is not None:
+        raise InputError(f"{architecture.name} takes audio, not images: 30 s in every request, which are always counted")
     if tower is None:
         why = next((note for note in architecture.notes if "vision_config" in note), "it has no vision tower")
         raise InputError(f"{architecture.name} takes no images here: {why}")
@@ -129,6 +135,24 @@ def make_images(deployment: Deployment, images: Any, size: Any = None) -> ImageL
         )
     width, height = read_size(DEFAULT_SIZE if size is None else size)
     return ImageLoad(count, width, height, tower.rule(width, height), tower.window)
+
+
+def with_states(deployment: Deployment, images: ImageLoad | None) -> Deployment:
+    """Return the deployment with the states of an encoder that its sequences attend to, where the model has cross-attention.
+
+    The streams that decode beside a prompt are taken to have images like its own.
+    """
+    tower = deployment.architecture.vision
+    if images is None or tower is None or not tower.cross:
+        return deployment
+    return replace(deployment, encoder_states=float(images.count * images.each.features))
+
+
+def with_encoder(
+    parameters: Parameters, deployment: Deployment, images: ImageLoad | None, rates: RateSource | None = None
+) -> Parameters:
+    """Return the parameters of a step with those of its encoder, where there are images."""
+    return parameters if images is None else replace(parameters, encoder=encoder_parameters(deployment, rates))
 
 
 def encoder_parameters(
@@ -159,6 +183,7 @@ def encoder_parameters(
     for item in tower.projector:
         outputs = item.outputs / split if split > 1 else item.outputs
         gemms.append(_gemm(deployment, rates, item.name, item.inputs, outputs, item.count, per_row=True))
+    gemms += [_gemm(deployment, rates, *shape, per_row=True) for shape in _cross_shapes(deployment)]
     transfers: tuple[Transfer, ...] = ()
     if split > 1:
         sent = 2 * (split - 1) / split * width * deployment.activation_bytes
@@ -173,6 +198,16 @@ def encoder_parameters(
             tower.layers, width, deployment.activation_bytes, deployment.hardware.bandwidth
         ),
     )
+
+
+def _cross_shapes(deployment: Deployment) -> list[tuple[str, Value, Value, Value]]:
+    """Return name, inputs, outputs and layers of the matrices that make keys and values for cross-attention of an encoder's states."""
+    architecture, shapes = deployment.architecture, []
+    for kind, count in zip(architecture.kinds, deployment.layer_counts, strict=True):
+        if kind.cross is not None:
+            linears = cross_linears(kind.cross, architecture.hidden, kind.formats.attention, deployment.tp)
+            shapes += [(item.name, item.inputs, item.outputs, count) for item in linears if item.of_encoder]
+    return shapes
 
 
 def encoder_split(deployment: Deployment) -> int:

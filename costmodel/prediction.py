@@ -10,6 +10,7 @@ from pathlib import Path
 from costmodel.architecture.counts import (
     active_parameters,
     checkpoint_bytes,
+    cross_bytes,
     kv_bytes_per_token,
     state_bytes,
     total_parameters,
@@ -42,7 +43,7 @@ from costmodel.documents import (
     Workload,
 )
 from costmodel.dtypes import main_format
-from costmodel.encoder import encoder_parameters, encoder_split, make_images
+from costmodel.encoder import encoder_split, make_images, with_encoder, with_states
 from costmodel.engine import GIB, VLLM_VERSION, default_max_num_seqs, default_token_budget, other_defaults
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
@@ -115,17 +116,17 @@ def predict(
     Raises:
         InputError: a name, number or combination that cannot be; the message names the nearest valid choice.
     """
-    deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype)
-    load = make_load(
-        deployment, prompt, prompts, streams, context, chunk, every, make_images(deployment, images, image_size)
-    )
+    deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype, encoder=True)
+    shown = make_images(deployment, images, image_size)
+    deployment = with_states(deployment, shown)
+    load = make_load(deployment, prompt, prompts, streams, context, chunk, every, shown)
     if params is not None:
         params = parameter_count(params)
     fitted = choose_calibration(calibration, deployment, engine, assume_efficiency)
-    rung_parameters = {"roofline": _with_encoder(roofline_parameters(deployment), deployment, load)}
+    rung_parameters = {"roofline": with_encoder(roofline_parameters(deployment), deployment, shown)}
     rates = CalibratedRates(fitted) if fitted else None
     if rates is not None:
-        rung_parameters["calibrated"] = _with_encoder(build_parameters(deployment, rates), deployment, load, rates)
+        rung_parameters["calibrated"] = with_encoder(build_parameters(deployment, rates), deployment, shown, rates)
     textbook = build_textbook(deployment, params)
     rungs = {name: step_rung(each, load) for name, each in rung_parameters.items()}
     headline: RungName = "calibrated" if fitted else "roofline"
@@ -169,17 +170,13 @@ def model_info(deployment: Deployment) -> ModelInfo:
         total_parameters=total_parameters(architecture),
         active_parameters=active_parameters(architecture),
         kv_bytes_per_token=int(kv_bytes_per_token(architecture, deployment.kv_bytes)),
-        state_bytes_per_sequence=int(state_bytes(architecture, deployment.activation_bytes)),
+        state_bytes_per_sequence=int(
+            state_bytes(architecture, deployment.activation_bytes)
+            + cross_bytes(architecture, deployment.encoder_states, deployment.kv_bytes)
+        ),
         layers=architecture.layer_count,
         weights_bytes=round(checkpoint_bytes(architecture)),
     )
-
-
-def _with_encoder(
-    parameters: Parameters, deployment: Deployment, load: Load, rates: CalibratedRates | None = None
-) -> Parameters:
-    """Return the parameters with those of the encoder, where there are images."""
-    return parameters if load.images is None else replace(parameters, encoder=encoder_parameters(deployment, rates))
 
 
 def _intervals(

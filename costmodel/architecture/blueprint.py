@@ -22,6 +22,7 @@ class Layer:
     norm_bias: bool = False
     state: StateMixer | None = None
     scalars: int = 0
+    cross: Attention | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,8 @@ def layer_small_parameters(layer: LayerKind, hidden: Value, tp: int = 1) -> Valu
     count = layer.norms * norm_parameters(hidden, layer.norm_bias) + attention_extras(layer.attention, tp)
     if layer.state is not None:
         count = count + state_extras(layer.state, tp)
+    if layer.cross is not None:
+        count = count + attention_extras(layer.cross, tp)
     return count + layer.scalars
 
 
@@ -235,6 +237,15 @@ def state_bytes(arch: Architecture, activation_bytes: float = 2.0, tp: int = 1) 
         count * state_bytes_per_sequence(kind.state, activation_bytes, tp)
         for kind, count in layer_counts(arch)
         if kind.state is not None
+    )
+
+
+def cross_bytes(arch: Architecture, states: Value, kv_bytes: Value = 2.0, tp: int = 1) -> Value:
+    """Return the bytes of keys and values of ``states`` of an encoder that one GPU keeps per sequence, over all layers [B]."""
+    return sum(
+        count * states * kv_elements_per_token(kind.cross, tp) * kv_bytes
+        for kind, count in layer_counts(arch)
+        if kind.cross is not None
     )
 
 

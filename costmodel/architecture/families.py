@@ -55,6 +55,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "minimax_m2": families_moe.minimax_m2,
     "mistral": families_dense.mistral,
     "mixtral": families_moe.mixtral,
+    "mllama_text_model": families_varied.mllama_text,
     "nemotron-nas": families_varied.nemotron_nas,
     "nemotron_h": families_hybrid.nemotron_h,
     "olmo2": families_dense.olmo2,
@@ -74,6 +75,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "qwen3_vl_text": families_dense.qwen3,
     "smollm3": families_dense.smollm3,
     "starcoder2": families_classic.starcoder2,
+    "whisper": families_varied.whisper,
 }
 """Model types of text decoders that are understood."""
 
@@ -84,6 +86,7 @@ TOWERS: Final[dict[str, Callable[[ConfigReader, ConfigReader], VisionTower]]] = 
     "llama4": towers.llama4,
     "llava": towers.llava,
     "mistral3": towers.mistral3,
+    "mllama": towers.mllama,
     "paligemma": towers.paligemma,
     "qwen2_5_vl": towers.qwen2_5_vl,
     "qwen2_vl": towers.qwen2_vl,
@@ -100,6 +103,7 @@ _TEXT_TYPES: Final = {
     "llama4": "llama4_text",
     "llava": "llama",
     "mistral3": "mistral",
+    "mllama": "mllama_text_model",
     "paligemma": "gemma",
     "qwen2_5_vl": "qwen2",
     "qwen2_vl": "qwen2",
@@ -120,7 +124,7 @@ _LLAMA_DEFAULTS: Final = {
 
 _HYBRID: Final = "its state-space or linear-attention layers have no equations here"
 _INDEXED: Final = "its sparse attention with an indexer has no equations here"
-_CROSS: Final = "encoders and cross-attention have no equations here"
+_CROSS: Final = "encoders of text have no equations here"
 
 REASONS: Final = {
     "bamba": _HYBRID,
@@ -140,11 +144,9 @@ REASONS: Final = {
     "minimax": _HYBRID,
     "minimax_m3": _INDEXED,
     "minimax_m3_vl": _INDEXED,
-    "mllama": _CROSS,
     "rwkv": _HYBRID,
     "step3p7": "its class is not public enough to count its layers exactly",
     "t5": _CROSS,
-    "whisper": _CROSS,
     "zamba2": _HYBRID,
 }
 """Why well-known model types are refused."""
@@ -192,7 +194,7 @@ def architecture_from_config(
     model_type = _model_type(outer)
     if model_type in REASONS:
         raise UnsupportedError(f"{name}: model type {model_type!r} is not covered: {REASONS[model_type]}")
-    if outer.flag("is_encoder_decoder", False):
+    if outer.flag("is_encoder_decoder", False) and model_type not in FAMILIES:
         raise UnsupportedError(f"{name}: model type {model_type!r} is not covered: {_CROSS}")
     text = outer
     if model_type in TOWERS:
@@ -309,6 +311,7 @@ def _assemble(
             layer.norm_bias,
             layer.state,
             layer.scalars,
+            layer.cross,
         )
         seen[id(layer)] = kinds.setdefault(kind, len(kinds))
         pattern.append(seen[id(layer)])

@@ -190,6 +190,37 @@ class TiledImage:
         return EncodedImage(columns * self.side, rows * self.side, sequences, in_all * each, tokens)
 
 
+@dataclass(frozen=True, slots=True)
+class CrossTiles:
+    """Llama 3.2 Vision: up to ``most`` tiles in the best-fitting grid; their features go to cross-attention, and one token to the prompt.
+
+    The tower runs over ``most`` tiles, empty ones included, in one sequence; each tile is padded to a multiple of 8 patches
+    (modeling_mllama.py).
+    """
+
+    side: int
+    patch: int
+    most: int
+
+    def __call__(self, width: int, height: int) -> EncodedImage:
+        """Return one sequence, and the patches of the tiles in use with their class tokens as features."""
+        rows, columns = best_grid(width, height, self.side, self.most)
+        each = (self.side // self.patch) ** 2 + 1
+        padded = -(-each // 8) * 8
+        return EncodedImage(columns * self.side, rows * self.side, (self.most * padded,), rows * columns * each, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class AudioWindow:
+    """Whisper: 30 s of audio are so many frames of a spectrogram, whatever is in them, and half as many states."""
+
+    states: int
+
+    def __call__(self, width: int, height: int) -> EncodedImage:
+        """Return one sequence; its states go to cross-attention, and no token to the prompt."""
+        return EncodedImage(width, height, (self.states,), self.states, 0)
+
+
 def best_grid(width: int, height: int, side: int, most: int) -> tuple[int, int]:
     """Return rows and columns of the grid of at most ``most`` tiles that fits an image best."""
     grids = [(rows, columns) for rows in range(1, most + 1) for columns in range(1, most // rows + 1)]

@@ -5,7 +5,15 @@ Bounds of an image's area stand in ``preprocessor_config.json``, which is not re
 
 from __future__ import annotations
 
-from costmodel.architecture.images import DynamicImage, FixedImage, LongestEdge, PooledImage, TiledImage
+from costmodel.architecture.images import (
+    AudioWindow,
+    CrossTiles,
+    DynamicImage,
+    FixedImage,
+    LongestEdge,
+    PooledImage,
+    TiledImage,
+)
 from costmodel.architecture.reader import ConfigReader
 from costmodel.architecture.vision import Projection, VisionTower
 
@@ -75,6 +83,8 @@ def paligemma(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
     """SigLIP tower and projector of PaliGemma (modeling_paligemma.py): a token for every patch."""
     vision.ignore("projection_dim", "num_image_tokens", "num_positions", "projector_hidden_act")
     width, hidden = vision.integer("hidden_size", default=768), outer.integer("hidden_size")
+    outer.require("projection_dim", hidden, "only features as wide as the decoder are")
+    outer.ignore("vocab_size")
     return _siglip(vision, Projection("projector", width, hidden), _linear(width, hidden), None, 0)
 
 
@@ -362,4 +372,65 @@ def llama4(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
             Projection("projector", out, hidden),
         ),
         rule=TiledImage(image, patch, int(1 / (0.5 if ratio is None else ratio)), LLAMA4_TILES),
+    )
+
+
+def mllama(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
+    """Tower and projector of Llama 3.2 Vision (modeling_mllama.py): 32 layers, then 8 global ones with two gates each.
+
+    Positions, and one embedding of every aspect ratio before, within and after the layers; the outputs of some layers are set beside the
+    last one's, so that a feature is ``vision_output_dim`` wide.
+    """
+    width, inner = vision.integer("hidden_size", default=1280), vision.integer("intermediate_size", default=5120)
+    layers, extra = vision.integer("num_hidden_layers", default=32), vision.integer("num_global_layers", default=8)
+    image, patch = vision.integer("image_size", default=448), vision.integer("patch_size", default=14)
+    tiles, channels = vision.integer("max_num_tiles", default=4), vision.integer("num_channels", default=3)
+    out = vision.integer("vision_output_dim", default=7680)
+    heads, head = _heads(vision, "attention_heads", width, 16)
+    ratios = len(vision.items("supported_aspect_ratios")) or 8
+    vision.ignore("num_attention_heads", "intermediate_layers_indices")
+    vision.finish()
+    hidden, patches = outer.integer("hidden_size"), (image // patch) ** 2 + 1
+    per_ratio = (ratios + 1) * tiles * width
+    embeddings = channels * patch**2 * width + width + patches * width + per_ratio * patches + 1 + 2 * (per_ratio + 1)
+    layer = 4 * width**2 + _linear(width, inner) + _linear(inner, width) + 4 * width
+    tower = embeddings + (layers + extra) * layer + 2 * extra + 4 * width
+    return VisionTower(
+        parameters=tower + _linear(out, hidden),
+        patch_inputs=channels * patch**2,
+        hidden=width,
+        intermediate=inner,
+        layers=layers + extra,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head,
+        projector=(Projection("projector", out, hidden),),
+        rule=CrossTiles(image, patch, tiles),
+        cross=True,
+    )
+
+
+def whisper(config: ConfigReader) -> VisionTower:
+    """Encoder of Whisper (modeling_whisper.py): two convolutions over 3 frames each, the second with stride 2, then layers without biases on keys.
+
+    Per state the first convolution makes two frames of 3·mels inputs, the second one state of 3·d.
+    """
+    width, mels = config.integer("d_model", default=256), config.integer("num_mel_bins", default=80)
+    layers, inner = config.integer("encoder_layers", default=4), config.integer("encoder_ffn_dim", default=1536)
+    states = config.integer("max_source_positions", default=1500)
+    heads, head = _heads(config, "encoder_attention_heads", width, 6)
+    convolutions = _linear(3 * mels, width) + _linear(3 * width, width)
+    return VisionTower(
+        parameters=convolutions + states * width + _encoder(width, inner, layers) - layers * width + 2 * width,
+        patch_inputs=2 * 3 * mels + 3 * width,
+        hidden=width,
+        intermediate=inner,
+        layers=layers,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head,
+        projector=(),
+        rule=AudioWindow(states),
+        cross=True,
+        frames=(2 * states, mels),
     )

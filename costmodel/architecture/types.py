@@ -182,13 +182,20 @@ class LayerKind:
     state: StateMixer | None = None
     """The recurrent mixer of a layer that has one."""
     scalars: Value = 0
-    """Learned numbers that are no matrix, bias, norm or sink: scales of a router's inputs and experts (Gemma 4)."""
+    """Learned numbers that are no matrix, bias, norm or sink: scales of a router's inputs and experts (Gemma 4), gates of layers (Mllama)."""
+    cross: Attention | None = None
+    """Attention over the states of an encoder, beside the layer's own or instead of it; they are as wide as the decoder."""
 
     @property
     def mixers(self) -> int:
-        """How many of the two halves of a usual layer there are: what mixes tokens, and the feed-forward."""
+        """How many of the two halves of a usual layer there are: what mixes tokens, and the feed-forward; cross-attention is one more."""
         mixes = self.attention.kind != "none" or self.state is not None
-        return int(mixes) + int(self.feed_forward.kind != "none")
+        return int(mixes) + int(self.cross is not None) + int(self.feed_forward.kind != "none")
+
+    @property
+    def needs_encoder(self) -> bool:
+        """Whether the layer is left out where a sequence has nothing encoded: one that has no attention but cross-attention."""
+        return self.cross is not None and self.attention.kind == "none"
 
 
 @dataclass(frozen=True, slots=True)

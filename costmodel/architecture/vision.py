@@ -42,6 +42,7 @@ class VisionTower:
         windowed_layers: layers whose patches see only those of their window.
         window: patches of a whole window.
         cross: features are no tokens of the prompt, but keys and values of cross-attention.
+        frames: frames and bins of the spectrogram that every request brings; None for images.
         fitted_head_dim: d_hi as a number where ``head_dim`` is a symbol; else 0.
     """
 
@@ -59,4 +60,5 @@ class VisionTower:
     windowed_layers: Value = 0
     window: int = 0
     cross: bool = False
+    frames: tuple[int, int] | None = None
     fitted_head_dim: int = 0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from costmodel.equations.numerics import Value, maximum, minimum
 from costmodel.equations.parameters import AttentionKernel, MixedTiles
-from costmodel.equations.work import LocalChunks, Work, attended_pairs
+from costmodel.equations.work import EncoderStates, LocalChunks, Work, attended_pairs
 
 
 class MixedSeconds(NamedTuple):
@@ -63,7 +63,7 @@ def mixed_seconds(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> Mix
         before, growth = c * here, q
         longest = before + growth
         if window is not None:
-            width = window.size if isinstance(window, LocalChunks) else window
+            width = window.size if isinstance(window, LocalChunks | EncoderStates) else window
             before, growth = minimum(c, width) * here, minimum(q, width)
             longest = minimum(c * here + q, width)
         mean = waves * attended_pairs(q, c, window) / maximum(q, 1)

@@ -20,24 +20,36 @@ class LocalChunks:
     """w [tokens]."""
 
 
-Window = int | LocalChunks | None
-"""Width of a sliding window in tokens, the query itself included, or local chunks; None for full attention."""
+@dataclass(frozen=True, slots=True)
+class EncoderStates:
+    """Cross-attention: every query of a sequence sees the E states that an encoder made of its image or audio."""
+
+    size: Value
+    """E [states]."""
+
+
+Window = int | LocalChunks | EncoderStates | None
+"""Width of a sliding window in tokens, the query itself included, local chunks, or an encoder's states; None for full attention."""
 
 
 def window_name(window: Window) -> str:
-    """Return how a window is called in the names of operators and columns: ``full``, ``window_128``, ``chunks_8192``."""
+    """Return how a window is called in the names of operators and columns: ``full``, ``window_128``, ``chunks_8192``, ``encoder``."""
     if window is None:
         return "full"
+    if isinstance(window, EncoderStates):
+        return "encoder"
     return f"chunks_{window.size}" if isinstance(window, LocalChunks) else f"window_{window}"
 
 
 def seen_tokens(context: Value, window: Window = None) -> Value:
     """Return the KV tokens that one query sees that has ``context`` tokens before it, itself included.
 
-    c + 1; min(c + 1, w) in a sliding window; c − w·⌊c/w⌋ + 1 in local chunks.
+    c + 1; min(c + 1, w) in a sliding window; c − w·⌊c/w⌋ + 1 in local chunks; E states of an encoder.
     """
     if window is None:
         return context + 1
+    if isinstance(window, EncoderStates):
+        return window.size + 0 * context
     if isinstance(window, LocalChunks):
         return context - _chunks_start(context, window.size) + 1
     return minimum(context + 1, window)
@@ -97,7 +109,7 @@ def attended_pairs(tokens: Value, cached: Value, window: Window = None) -> Value
 
     Full attention: q·c + q(q + 1)/2. In a window w, with s = min(max(w − c, 0), q) queries that still see everything before them:
     s·c + s(s + 1)/2 + (q − s)·w. In local chunks of w the sum over positions is S(c + q) − S(c), with
-    S(n) = ⌊n/w⌋·w(w + 1)/2 + r(r + 1)/2 and r = n mod w.
+    S(n) = ⌊n/w⌋·w(w + 1)/2 + r(r + 1)/2 and r = n mod w. In cross-attention q·E.
 
     Args:
         tokens: q, queries in the chunk [tokens].
@@ -106,6 +118,8 @@ def attended_pairs(tokens: Value, cached: Value, window: Window = None) -> Value
     """
     if window is None:
         return tokens * cached + tokens * (tokens + 1) / 2
+    if isinstance(window, EncoderStates):
+        return tokens * window.size
     if isinstance(window, LocalChunks):
         return _chunked_pairs(cached + tokens, window.size) - _chunked_pairs(cached, window.size)
     growing = minimum(maximum(window - cached, 0), tokens)
@@ -120,7 +134,9 @@ def _chunked_pairs(tokens: Value, size: int) -> Value:
 
 
 def chunk_kv(tokens: Value, cached: Value, window: Window = None) -> Value:
-    """Return the KV tokens that a chunk reads: c + q, min(c, w − 1) + q in a window, c mod w + q in local chunks; 0 for an empty one."""
+    """Return the KV tokens that a chunk reads: c + q, min(c, w − 1) + q in a window, c mod w + q in local chunks, E; 0 for an empty one."""
+    if isinstance(window, EncoderStates):
+        return window.size * minimum(tokens, 1)
     if isinstance(window, LocalChunks):
         reached = cached - _chunks_start(cached, window.size)
     else:
@@ -138,7 +154,9 @@ def longest_kv(chunks: Iterable[Chunk], window: Window = None) -> Value:
     longest: Value = None
     for chunk in chunks:
         seen = (chunk.cached + chunk.tokens) * minimum(chunk.tokens, 1)
-        if window is not None:
+        if isinstance(window, EncoderStates):
+            seen = window.size * minimum(chunk.tokens, 1)
+        elif window is not None:
             seen = minimum(seen, window.size if isinstance(window, LocalChunks) else window)
         longest = seen if longest is None else maximum(longest, seen)
     return 0 if longest is None else longest

@@ -72,6 +72,7 @@ def symbolic_deployment(deployment: Deployment) -> tuple[Deployment, dict[Any, f
             kv_bytes=cache,
             format_bytes=format_bytes,
             layer_counts=layer_counts,
+            encoder_states=symbols.make("E_x", deployment.encoder_states),
         ),
         symbols.values,
     )
@@ -85,6 +86,7 @@ def _symbolic_architecture(architecture: Architecture, symbols: Symbols) -> Arch
             attention=_symbolic_attention(kind.attention, make),
             feed_forward=_symbolic_feed_forward(kind.feed_forward, make),
             state=None if kind.state is None else _symbolic_state(kind.state, make),
+            cross=None if kind.cross is None else _symbolic_attention(kind.cross, make),
         )
         for kind in architecture.kinds
     )
