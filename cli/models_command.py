@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from costmodel.architecture.families import architecture_from_config
 from costmodel.architecture.formats import ELEMENT_BITS
 from costmodel.architecture.source import find_model, load_model, model_names
 from costmodel.architecture.types import Architecture, FeedForward, LayerKind
+from costmodel.architecture.vision import VisionTower
 from costmodel.cli.files import check_writable, write_atomically
 from costmodel.cli.options import echo_json
-from costmodel.cli.text import count, gib, parameters, percent, size, table
+from costmodel.cli.text import count, gib, parameters, percent, plural, size, table
+from costmodel.encoder import DEFAULT_SIZE, read_size
 from costmodel.equations.work import LocalChunks
 
 STATE_NAMES = {"gdn": "GDN", "mamba2": "Mamba 2"}
@@ -101,6 +104,8 @@ def show(name: str, tp: int, as_json: bool) -> None:
     )
     if tp > 1:
         click.echo(f"\nper GPU at TP {tp}")
+    if (tower := architecture.vision) is not None:
+        click.echo(f"\n{_describe_tower(tower)}")
     for text in (note, *architecture.notes):
         if text:
             click.echo(f"note: {text}")
@@ -138,6 +143,7 @@ def _summary(item: Architecture) -> dict[str, Any]:
         ],
         "kv_bytes_per_token": _kv_bytes(item),
         "state_bytes_per_sequence": _state_bytes(item),
+        "encoder": None if item.vision is None else _describe_tower(item.vision),
         "dtype": item.dtype,
         "quantization": item.quantization,
         "notes": list(item.notes),
@@ -170,11 +176,26 @@ def _halves(kind: LayerKind) -> list[str]:
     elif attention.kind == "gqa":
         local = isinstance(attention.window, LocalChunks)
         found.append("full" if attention.window is None else "chunks" if local else "window")
+    if kind.cross is not None:
+        found.append("cross")
     if kind.state is not None:
         found.append(STATE_NAMES[kind.state.kind])
     if kind.feed_forward.kind == "moe":
         found.append("MoE")
     return found or ["FFN"]
+
+
+def _describe_tower(tower: VisionTower) -> str:
+    """Return the encoder in a line, and what it makes of an image."""
+    size = f"{tower.layers} layers of {count(tower.hidden)} and {count(tower.intermediate)}, {tower.heads} heads of {tower.head_dim}"
+    if tower.rule is None:
+        return f"encoder: {size}; its processor's rule for images is not known"
+    if tower.frames is not None:
+        return f"encoder of audio: {size}; 30 s are {count(tower.rule(*tower.frames).features)} states"
+    width, height = read_size(DEFAULT_SIZE)
+    each = tower.rule(width, height)
+    what = f"{count(each.features)} states" if tower.cross else plural(each.tokens, "token")
+    return f"encoder of images: {size}; {width} × {height} pixels are {count(each.patches)} patches and {what}"
 
 
 def _describe(kind: LayerKind) -> str:
@@ -183,6 +204,10 @@ def _describe(kind: LayerKind) -> str:
 
 def _describe_mixer(kind: LayerKind) -> str:
     attention, state = kind.attention, kind.state
+    if (cross := kind.cross) is not None:
+        own = _describe_mixer(replace(kind, cross=None))
+        heads = f"{cross.query_heads} query and {cross.kv_heads} KV heads of {cross.head_dim}"
+        return (f"{own}; " if own else "") + f"cross-attention, {heads}"
     if state is not None:
         name = {"gdn": "gated delta net", "mamba2": "Mamba 2"}[state.kind]
         return f"{name}, {state.heads} states of {state.key_dim} × {state.value_dim}"

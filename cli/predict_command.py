@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from costmodel.cli.options import calibration_options, deployment_options, echo_json, grid, load_options
+from costmodel.cli.options import calibration_options, deployment_options, echo_json, grid, image_options, load_options
 from costmodel.cli.report import comparison, report
 from costmodel.documents import Prediction, Predictions
 from costmodel.hardware.errors import InputError
@@ -30,16 +30,7 @@ FIGURES = ("timeline", "heights", "breakdown", "roofline")
     default=None,
     help="Parameter count P of the textbook rung, e.g. 8e9.  [default: the model's]",
 )
-@click.option(
-    "--images",
-    type=int,
-    default=0,
-    show_default=True,
-    help="Images in every prompt, for models that take them: they add tokens to it and are encoded first.",
-)
-@click.option(
-    "--image-size", default=None, metavar="WIDTHxHEIGHT", help="Pixels of each image.  [default: 1024x1024]"
-)
+@image_options
 @calibration_options
 @click.option(
     "--assume-efficiency",

@@ -183,12 +183,17 @@ def _images(item: Prediction) -> str:
     images = item.images
     if images is None:
         return ""
+    if images.kind == "audio":
+        return (
+            f"Audio: 30 s in every request, {count(images.width)} frames and {count(images.features)} states of the encoder; "
+            f"encoding them takes {milliseconds(item.best.prefill_encoder_s)} ms of the prefill ({item.headline} rung)"
+        )
     resized = f"{count(images.resized_width)} × {count(images.resized_height)}"
     tiles = f" in {plural(images.tiles, 'tile')}" if images.tiles > 1 else ""
     many = "each" if images.count > 1 else "it"
     return (
         f"Images: {count(images.count)} of {count(images.width)} × {count(images.height)} pixels in every prompt; {many} becomes "
-        f"{resized}{tiles}, {count(images.patches)} patches and {count(images.tokens_per_image)} tokens\n"
+        f"{resized}{tiles}, {count(images.patches)} patches and {plural(images.tokens_per_image, 'token')}\n"
         f"  They are {count(images.tokens)} of the prompt's {count(item.workload.prompt_tokens)} tokens, and encoding them takes "
         f"{milliseconds(item.best.prefill_encoder_s)} ms of its prefill ({item.headline} rung)"
     )
@@ -206,7 +211,16 @@ def _rungs(item: Prediction) -> str:
         ["  layers' matrices", *(milliseconds(rung.prefill_linear_s) for rung in rungs)],
         ["  attention", *(milliseconds(rung.prefill_attention_s) for rung in rungs)],
         *communication,
-        *([["  encoding images", *(milliseconds(rung.prefill_encoder_s) for rung in rungs)]] if item.images else []),
+        *(
+            [
+                [
+                    f"  encoding {'audio' if item.images.kind == 'audio' else 'images'}",
+                    *(milliseconds(rung.prefill_encoder_s) for rung in rungs),
+                ]
+            ]
+            if item.images
+            else []
+        ),
         ["spike: longest step", *(milliseconds(rung.spike_s) for rung in rungs)],
         ["spike in decode steps", *(f"{significant(rung.spike_ratio, 3)} ×" for rung in rungs)],
     ]

@@ -60,11 +60,12 @@ class Workload(Frozen):
 
 
 class Images(Frozen):
-    """The images of every prompt, which stand first in it."""
+    """The images of every prompt, which stand first in it; or the audio of every request."""
 
+    kind: Literal["image", "audio"] = "image"
     count: int
     width: int
-    """As they are sent [pixels]."""
+    """As they are sent [pixels]; of audio the frames of its spectrogram, whose bins are the height."""
     height: int
     resized_width: int
     """After resizing, all tiles but an overview together [pixels]."""

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodel.architecture.linears import cross_linears
 from costmodel.architecture.images import MAX_SIDE, EncodedImage
+from costmodel.architecture.linears import cross_linears
 from costmodel.architecture.vision import VisionTower
 from costmodel.checks import whole
 from costmodel.deployment import Deployment
@@ -45,6 +45,7 @@ class ImageLoad:
         width, height: as they are sent [pixels].
         each: what becomes of one.
         window: patches of an attention window of the tower; 0 for none.
+        audio: it is the spectrogram of 30 s of audio.
     """
 
     count: int
@@ -52,6 +53,7 @@ class ImageLoad:
     height: int
     each: EncodedImage
     window: int = 0
+    audio: bool = False
 
     @property
     def tokens(self) -> int:
@@ -81,7 +83,12 @@ class ImageLoad:
 
 
 def encoder_work(
-    patches: Value, features: Value, tiles: Value, pairs: Value, windowed: dict[Window, Value], chunks: tuple[Chunk, ...]
+    patches: Value,
+    features: Value,
+    tiles: Value,
+    pairs: Value,
+    windowed: dict[Window, Value],
+    chunks: tuple[Chunk, ...],
 ) -> Work:
     """Return the sums of an encoder's step: patches are its tokens, features its rows."""
     all_pairs = {None: pairs, **windowed}
@@ -119,13 +126,15 @@ def make_images(deployment: Deployment, images: Any, size: Any = None) -> ImageL
     count, tower = whole(images, "images", 0, MAX_IMAGES), deployment.architecture.vision
     if not count:
         if size is None and tower is not None and tower.frames is not None and tower.rule is not None:
-            return ImageLoad(1, *tower.frames, tower.rule(*tower.frames))
+            return ImageLoad(1, *tower.frames, tower.rule(*tower.frames), audio=True)
         if size is not None:
             raise InputError("image-size needs images (--images N), of which there are none")
         return None
     architecture = deployment.architecture
     if tower is not None and tower.frames is not None:
-        raise InputError(f"{architecture.name} takes audio, not images: 30 s in every request, which are always counted")
+        raise InputError(
+            f"{architecture.name} takes audio, not images: 30 s in every request, which are always counted"
+        )
     if tower is None:
         why = next((note for note in architecture.notes if "vision_config" in note), "it has no vision tower")
         raise InputError(f"{architecture.name} takes no images here: {why}")
@@ -155,9 +164,7 @@ def with_encoder(
     return parameters if images is None else replace(parameters, encoder=encoder_parameters(deployment, rates))
 
 
-def encoder_parameters(
-    deployment: Deployment, rates: RateSource | None = None, split: int | None = None
-) -> Parameters:
+def encoder_parameters(deployment: Deployment, rates: RateSource | None = None, split: int | None = None) -> Parameters:
     """Return the parameters of a step of the encoder, per GPU. Its matrices are in the activations' dtype, whatever the decoder's are.
 
     Args:
@@ -194,9 +201,7 @@ def encoder_parameters(
         experts=(),
         attention=_attention(deployment, rates, tower, heads, keys),
         transfers=transfers,
-        elementwise=rates.elementwise(
-            tower.layers, width, deployment.activation_bytes, deployment.hardware.bandwidth
-        ),
+        elementwise=rates.elementwise(tower.layers, width, deployment.activation_bytes, deployment.hardware.bandwidth),
     )
 
 
@@ -260,9 +265,7 @@ def _attention(
             count=count,
             prefill_rate=rate,
             decode_rate=rate,
-            prefill_tile=rates.prefill_tile(
-                rate, heads * widths * size * count, 2 * widths * hardware.units * count
-            ),
+            prefill_tile=rates.prefill_tile(rate, heads * widths * size * count, 2 * widths * hardware.units * count),
         )
         for window, suffix, count in layers
     )

@@ -18,6 +18,7 @@ from costmodel.architecture.counts import (
 from costmodel.building import build_parameters, build_textbook, roofline_parameters
 from costmodel.calibrations import choose_calibration, uncalibrated
 from costmodel.certainty import (
+    calibration_notes,
     calibration_warnings,
     engine_of,
     intervals,
@@ -30,8 +31,6 @@ from costmodel.documents import (
     Doubling,
     EngineInfo,
     GpuInfo,
-    Images,
-    Intervals,
     MemoryInfo,
     ModelInfo,
     PipelineInfo,
@@ -43,14 +42,15 @@ from costmodel.documents import (
     Workload,
 )
 from costmodel.dtypes import main_format
-from costmodel.encoder import encoder_split, make_images, with_encoder, with_states
+from costmodel.encoder import make_images, with_encoder, with_states
 from costmodel.engine import GIB, VLLM_VERSION, default_max_num_seqs, default_token_budget, other_defaults
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import step_operators, step_times
 from costmodel.equations.textbook import Textbook
-from costmodel.equations.work import Chunk, Work
+from costmodel.equations.work import Chunk
 from costmodel.hardware.calibration import Calibration
+from costmodel.image_documents import image_notes, images_info
 from costmodel.memory import Memory, activation_parts, memory_of, stage_patterns
 from costmodel.rungs import (
     Load,
@@ -116,7 +116,9 @@ def predict(
     Raises:
         InputError: a name, number or combination that cannot be; the message names the nearest valid choice.
     """
-    deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype, encoder=True)
+    deployment = deploy(
+        model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype, encoder=True
+    )
     shown = make_images(deployment, images, image_size)
     deployment = with_states(deployment, shown)
     load = make_load(deployment, prompt, prompts, streams, context, chunk, every, shown)
@@ -137,6 +139,7 @@ def predict(
     asked = engine_of(fitted, engine)
     server = _engine(deployment, load, asked)
     steps = reported_steps(rung_parameters[headline], load) if fitted else {}
+    encoding = reported_encoding(rung_parameters[headline], load) if fitted else {}
     warnings = _warnings(deployment, load, spike, memory)
     if rates is not None:
         warnings += calibration_warnings(rates, rung_parameters, steps)
@@ -146,7 +149,7 @@ def predict(
         model=model_info(deployment),
         gpu=GpuInfo(name=deployment.profile.name, profile=deployment.gpu, count=deployment.gpus),
         workload=_workload(deployment, load),
-        images=_images(load),
+        images=images_info(shown),
         headline=headline,
         rungs=Rungs(textbook=textbook_rung(textbook, load), **rungs),
         spike=spike,
@@ -155,8 +158,13 @@ def predict(
         engine=server,
         pipeline=_pipeline(deployment, load, rates),
         calibration=fitted.name if fitted else None,
-        intervals=_intervals(fitted, rung_parameters, load, rungs["roofline"], steps) if fitted else None,
-        notes=(*deployment.notes, *_image_notes(deployment, load, fitted), *other_defaults(asked), *_calibration_notes(fitted, engine)),
+        intervals=intervals(fitted, rung_parameters, steps, rungs["roofline"], encoding) if fitted else None,
+        notes=(
+            *deployment.notes,
+            *image_notes(deployment, shown, load.budget, fitted),
+            *other_defaults(asked),
+            *calibration_notes(fitted, engine),
+        ),
         warnings=tuple(warnings),
     )
 
@@ -177,57 +185,6 @@ def model_info(deployment: Deployment) -> ModelInfo:
         layers=architecture.layer_count,
         weights_bytes=round(checkpoint_bytes(architecture)),
     )
-
-
-def _intervals(
-    fitted: Calibration, parameters: dict[str, Parameters], load: Load, floor: Rung, steps: dict[str, Work]
-) -> Intervals | None:
-    return intervals(fitted, parameters, steps, floor, reported_encoding(parameters["calibrated"], load))
-
-
-def _image_notes(deployment: Deployment, load: Load, fitted: Calibration | None) -> list[str]:
-    """Return what the time of images rests on, and what of it an engine's settings change."""
-    if load.images is None:
-        return []
-    notes = ["images: cut and resized as by the processor's published defaults; loading and resizing them is not counted"]
-    if fitted is not None:
-        notes.append("images: encoded at the efficiencies of the decoder's kernels; none was fitted to an encoder")
-    if deployment.tp > 1 and encoder_split(deployment) == 1:
-        notes.append(f"images: TP {deployment.tp} does not divide the tower's heads; every GPU computes all of it")
-    largest = load.images.each.features
-    if load.budget is not None and load.images.count * largest > max(load.budget, largest):
-        notes.append(
-            f"images: vLLM encodes at most {max(load.budget, largest):,} features per step (its encoder budget is "
-            "max_num_batched_tokens, or one image if that is more) and ends a chunk before an image that is too many"
-        )
-    return notes
-
-
-def _images(load: Load) -> Images | None:
-    if (images := load.images) is None:
-        return None
-    each = images.each
-    return Images(
-        count=images.count,
-        width=images.width,
-        height=images.height,
-        resized_width=each.width,
-        resized_height=each.height,
-        tiles=len(each.sequences),
-        patches=each.patches,
-        features=each.features,
-        tokens_per_image=each.tokens,
-        tokens=images.tokens,
-    )
-
-
-def _calibration_notes(fitted: Calibration | None, engine: str) -> tuple[str, ...]:
-    """Return what the calibration says of itself, and whose it is if not the engine's that was asked for."""
-    if fitted is None:
-        return ()
-    whose = f"fitted to {fitted.engine}, not to {engine}; so is this answer"
-    said = fitted.notes if fitted.engine == engine else (whose, *fitted.notes)
-    return tuple(f"calibration {fitted.name}: {note}" for note in said)
 
 
 def _spike(parameters: Parameters, load: Load, rung: Rung) -> Spike:

@@ -220,9 +220,7 @@ def longest_step(parameters: Parameters, load: Load) -> tuple[list[Chunk], float
 
 def textbook_spike(textbook: Textbook, load: Load) -> tuple[list[Chunk], float]:
     """Return the longest chunk (or chunks of one step) on the textbook rung, and the time of its prefill alone [s]."""
-    return longest(
-        load.candidates(), lambda chunks: textbook_seconds(textbook, chunks, load.encoder_work(chunks))
-    )
+    return longest(load.candidates(), lambda chunks: textbook_seconds(textbook, chunks, load.encoder_work(chunks)))
 
 
 def mixed_step_times(parameters: Parameters, load: Load) -> list[float]:

@@ -95,7 +95,7 @@ TOWERS: Final[dict[str, Callable[[ConfigReader, ConfigReader], VisionTower]]] = 
     "qwen3_vl": towers.qwen3_vl,
     "qwen3_vl_moe": towers.qwen3_vl,
 }
-"""Model types that wrap a text decoder (``text_config``, or their own keys) and a vision tower: how the tower and its projector are read."""
+"""Model types that wrap a text decoder (``text_config``, or their own keys) and a vision tower: how tower and projector are read."""
 
 _TEXT_TYPES: Final = {
     "gemma3": "gemma3_text",

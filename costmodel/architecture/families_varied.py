@@ -24,7 +24,7 @@ from costmodel.architecture.families_moe import read_experts
 from costmodel.architecture.reader import ConfigReader
 from costmodel.architecture.towers import whisper as whisper_tower
 from costmodel.architecture.types import NO_ATTENTION, NO_FEED_FORWARD, Attention, FeedForward
-from costmodel.equations.work import LocalChunks, Window
+from costmodel.equations.work import LocalChunks, OwnWindow
 
 LLAMA4_NAMES = ModuleNames(
     attention=LLAMA_NAMES.attention,
@@ -41,7 +41,9 @@ GEMMA4_NAMES = replace(
 
 MLLAMA_CROSSING = [3, 8, 13, 18, 23, 28, 33, 38]
 """``cross_attention_layers`` of the 11B, the default of configuration_mllama.py."""
-MLLAMA_NOTE = "vLLM serves Llama 3.2 Vision up to 0.10.2 only; what later releases would do is counted here as if they did"
+MLLAMA_NOTE = (
+    "vLLM serves Llama 3.2 Vision up to 0.10.2 only; what later releases would do is counted here as if they did"
+)
 MLLAMA_NAMES = replace(
     LLAMA_NAMES,
     attention=(
@@ -76,7 +78,7 @@ def llama4_text(config: ConfigReader) -> Blueprint:
     for index in range(trunk.layers):
         key = (bool(rotated[index]), index in sparse)
         if key not in made:
-            window: Window = chunks if key[0] else None
+            window: OwnWindow = chunks if key[0] else None
             made[key] = Layer(replace(attention, window=window), experts if key[1] else FeedForward("dense", dense))
         layers.append(made[key])
     return trunk_blueprint(trunk, tuple(layers), LLAMA4_NAMES)
@@ -238,8 +240,8 @@ def _nas_feed_forward(block: ConfigReader, hidden: int) -> FeedForward:
 def mllama_text(config: ConfigReader) -> Blueprint:
     """Llama 3.2 Vision: Llama's layers, and among them some of cross-attention over the features of images (modeling_mllama.py).
 
-    Those have no self-attention, norms on heads of q and k, and two gates; without images they are left out. The embedding has eight rows more
-    than the vocabulary.
+    Those have no self-attention, norms on heads of q and k, and two gates; without images they are left out. The embedding has eight
+    rows more than the vocabulary.
     """
     trunk = read_trunk(config)
     crossing = config.items("cross_attention_layers") if config.has("cross_attention_layers") else MLLAMA_CROSSING
@@ -262,8 +264,12 @@ def whisper(config: ConfigReader) -> Blueprint:
     positions = config.integer("max_target_positions", default=448)
     if hidden % heads:
         raise config.fail("decoder_attention_heads", f"{heads} does not divide d_model {hidden}")
-    config.ignore("num_hidden_layers", "encoder_layerdrop", "decoder_layerdrop", "classifier_proj_size", "apply_spec_augment")
-    config.ignore("mask_feature_length", "mask_feature_min_masks", "mask_feature_prob", "median_filter_width", "alignment_heads")
+    config.ignore(
+        "num_hidden_layers", "encoder_layerdrop", "decoder_layerdrop", "classifier_proj_size", "apply_spec_augment"
+    )
+    config.ignore(
+        "mask_feature_length", "mask_feature_min_masks", "mask_feature_prob", "median_filter_width", "alignment_heads"
+    )
     config.ignore("lang_ids", "use_weighted_layer_sum", "is_encoder_decoder", "max_length", "scale_embedding")
     attention = Attention("gqa", heads, heads, hidden // heads, hidden // heads, qkv_bias=True, output_bias=True)
     feed_forward = FeedForward("dense", config.integer("decoder_ffn_dim", default=1536), gated=False, bias=True)

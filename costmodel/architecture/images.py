@@ -132,9 +132,7 @@ class LongestEdge:
         step = self.patch * self.merge
         rows, columns = ((max(math.floor(side / ratio), 1) - 1) // step + 1 for side in (height, width))
         features = rows * columns
-        return EncodedImage(
-            columns * step, rows * step, (features * self.merge**2,), features, rows * (columns + 1)
-        )
+        return EncodedImage(columns * step, rows * step, (features * self.merge**2,), features, rows * (columns + 1))
 
 
 @dataclass(frozen=True, slots=True)

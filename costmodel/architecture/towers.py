@@ -20,7 +20,7 @@ from costmodel.architecture.vision import Projection, VisionTower
 QWEN2_AREA = (56**2, 16_384 * 28**2)
 """``min_pixels`` and ``max_pixels`` of Qwen2-VL and Qwen2.5-VL (preprocessor_config.json of their checkpoints)."""
 QWEN3_AREA = (256**2, 4096**2)
-"""``size`` of Qwen3-VL (preprocessor_config.json: shortest_edge 65,536, longest_edge 16,777,216); taken for Qwen3.5, which has its tower."""
+"""``size`` of Qwen3-VL (preprocessor_config.json: shortest_edge 65,536, longest_edge 16,777,216); taken for Qwen3.5 with its tower."""
 LLAMA4_TILES = 16
 """``max_patches`` of image_processing_llama4.py."""
 GEMMA3_MARKERS = 4
@@ -98,7 +98,9 @@ def llava(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
     image, channels = vision.integer("image_size", default=224), vision.integer("num_channels", default=3)
     heads, head = _heads(vision, "num_attention_heads", width, 12)
     if vision.text("model_type", "clip_vision_model") != "clip_vision_model":
-        raise vision.unsupported(f"towers of {vision.text('model_type', '')} are not read in LLaVA, only clip_vision_model")
+        raise vision.unsupported(
+            f"towers of {vision.text('model_type', '')} are not read in LLaVA, only clip_vision_model"
+        )
     vision.ignore("projection_dim", "vocab_size")
     vision.finish()
     taken = outer.get("vision_feature_layer")
@@ -411,7 +413,7 @@ def mllama(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
 
 
 def whisper(config: ConfigReader) -> VisionTower:
-    """Encoder of Whisper (modeling_whisper.py): two convolutions over 3 frames each, the second with stride 2, then layers without biases on keys.
+    """Encoder of Whisper (modeling_whisper.py): two convolutions over 3 frames each, the second with stride 2; keys have no biases.
 
     Per state the first convolution makes two frames of 3·mels inputs, the second one state of 3·d.
     """

@@ -28,8 +28,10 @@ class EncoderStates:
     """E [states]."""
 
 
-Window = int | LocalChunks | EncoderStates | None
-"""Width of a sliding window in tokens, the query itself included, local chunks, or an encoder's states; None for full attention."""
+OwnWindow = int | LocalChunks | None
+"""Width of a sliding window in tokens, the query itself included, or local chunks; None for full attention."""
+Window = OwnWindow | EncoderStates
+"""What of a sequence its queries see: of its own tokens, or an encoder's states."""
 
 
 def window_name(window: Window) -> str:

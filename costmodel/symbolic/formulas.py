@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import sympy
 
 from costmodel.architecture.counts import total_parameters
 from costmodel.architecture.types import Architecture
+from costmodel.architecture.vision import VisionTower
 from costmodel.building import build_parameters, build_textbook
 from costmodel.certainty import find_calibration, no_calibration
 from costmodel.checks import choice, parameter_count
 from costmodel.deployment import Deployment
 from costmodel.documents import FORMULA_NAMES, RUNG_NAMES, FormulaName, RungName
+from costmodel.encoder import (
+    ImageLoad,
+    encoder_operators,
+    encoder_parameters,
+    encoder_split,
+    encoder_work,
+    make_images,
+    with_states,
+)
 from costmodel.equations.rates import CalibratedRates, DatasheetRates, RateSource
 from costmodel.equations.step import OperatorTime, step_operators
-from costmodel.equations.textbook import Textbook, textbook_attention, textbook_decode, textbook_linear
+from costmodel.equations.textbook import (
+    Textbook,
+    textbook_attention,
+    textbook_decode,
+    textbook_encoder,
+    textbook_linear,
+)
 from costmodel.equations.work import Chunk, Decodes, Window, Work, make_work
 from costmodel.hardware.calibration import FORMS, Calibration
 from costmodel.hardware.errors import InputError, shown
@@ -31,7 +47,7 @@ from costmodel.symbolic.nomenclature import symbol
 Definitions = tuple[tuple[Any, Any], ...]
 SHOWN_DIGITS = 6
 """Significant digits of substituted numbers."""
-WORKLOAD_SYMBOLS = ("n", "q", "s", "m", "D", "c")
+WORKLOAD_SYMBOLS = ("n", "q", "s", "m", "D", "c", "N_i", "A_i", "A_iw", "R_i", "p_i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +114,8 @@ def formula(
     context: int = 500,
     chunk: int | str | None = None,
     params: float | None = None,
+    images: int = 0,
+    image_size: str | Sequence[int] | None = None,
     engine: str = "vllm",
     calibration: str | Path | Calibration | None = None,
 ) -> Formula:
@@ -111,6 +129,7 @@ def formula(
         rung: ``textbook``, ``roofline`` or ``calibrated``.
         prompt, streams, context, chunk: n, D, c, m as numbers; ``chunk`` may be ``"engine"``.
         params: P of the textbook rung.
+        images, image_size: of the prompt, as in :func:`costmodel.predict`; ``prefill`` and ``spike`` of a prompt in one step encode them.
         engine, calibration: of the calibrated rung, as in :func:`costmodel.predict`.
 
     Raises:
@@ -120,14 +139,21 @@ def formula(
         raise InputError(f"formula needs a deployment (costmodel.deploy), not {shown(deployment)}")
     choice(name, FORMULA_NAMES, "formula")
     choice(rung, RUNG_NAMES, "rung")
-    load = make_load(deployment, prompt, 1, streams, context, chunk)
+    shown_images = make_images(deployment, images, image_size)
+    deployment = with_states(deployment, shown_images)
+    load = make_load(deployment, prompt, 1, streams, context, chunk, images=shown_images)
+    if shown_images is not None and name != "decode" and (name == "mixed" or load.budget is not None):
+        raise InputError(
+            "a formula with images is that of prefill, of a spike in one step, or of decode; leave out --chunk"
+        )
     params = None if params is None else parameter_count(params)
     fitted = find_calibration(calibration, deployment, engine)
     if rung == "calibrated" and fitted is None:
         raise InputError(no_calibration(deployment, engine))
     numbers = {symbol("D"): float(load.streams), symbol("c"): float(load.context)}
     part, chunk_numbers, cases = _chunk(name, load.prompt, load.streams, load.budget)
-    terms, values = _terms(deployment, name, rung, part, params, fitted)
+    encoding = None if name == "decode" else shown_images
+    terms, values = _terms(deployment, name, rung, part, params, fitted, encoding)
     what = f"{deployment.architecture.name} on {deployment.gpus} × {deployment.profile.name}"
     return Formula(name, rung, terms, {**numbers, **chunk_numbers, **values}, cases, what)
 
@@ -149,11 +175,18 @@ def _terms(
     chunk: Chunk | None,
     params: float | None,
     calibration: Calibration | None,
+    images: ImageLoad | None = None,
 ) -> tuple[tuple[Term, ...], dict[Any, float]]:
     """Return the operators' expressions and the number of every symbol of model and part."""
+    encoding, image_values = (None, {}) if images is None else _symbolic_images(images)
     if rung == "textbook":
         textbook, values = symbolic_textbook(deployment, params)
-        return _textbook_terms(textbook, chunk), values
+        terms = _textbook_terms(textbook, chunk)
+        if encoding is not None and deployment.architecture.vision is not None:
+            textbook, more = _textbook_tower(textbook, deployment, deployment.architecture.vision)
+            terms += (Term("encoder", textbook_encoder(textbook, encoding)),)
+            values = values | image_values | more
+        return terms, values
     symbolic, values = symbolic_deployment(deployment)
     rates: RateSource = DatasheetRates()
     fitted: dict[Any, float] = {}
@@ -161,7 +194,44 @@ def _terms(
         rates, fitted = symbolic_rates(calibration)
     parameters = build_parameters(symbolic, rates)  # asks the rates for their symbols, which fills ``fitted``
     work = _work(name, chunk, parameters.windows)
-    return tuple(_term(operator) for operator in step_operators(parameters, work)), values | fitted
+    operators = step_operators(parameters, work)
+    if encoding is not None:
+        operators += encoder_operators(encoder_parameters(symbolic, rates, encoder_split(deployment)), encoding)
+    return tuple(_term(operator) for operator in operators), values | image_values | fitted
+
+
+def _symbolic_images(images: ImageLoad) -> tuple[Work, dict[Any, float]]:
+    """Return the work of encoding a prompt's images in symbols, and their numbers."""
+    each, count = images.each, images.count
+    numbers = {"N_i": count * each.patches, "A_i": count * each.pairs, "R_i": count * each.features}
+    numbers["p_i"] = max(each.sequences)
+    windowed: dict[Window, Any] = {}
+    if images.window:
+        numbers["A_iw"] = count * each.windowed_pairs
+        windowed = {images.window: symbol("A_iw")}
+    work = encoder_work(
+        symbol("N_i"),
+        symbol("R_i"),
+        float(count * len(each.sequences)),
+        symbol("A_i"),
+        windowed,
+        (Chunk(symbol("p_i")),),
+    )
+    return work, {symbol(name): float(value) for name, value in numbers.items()}
+
+
+def _textbook_tower(
+    textbook: Textbook, deployment: Deployment, tower: VisionTower
+) -> tuple[Textbook, dict[Any, float]]:
+    """Return the textbook rung with symbols for the encoder too, and their numbers."""
+    names = {"P_i": tower.parameters, "h_i": tower.heads, "d_hi": tower.head_dim, "L_i": tower.layers}
+    peak, values = symbol("F"), {symbol(name): value for name, value in names.items()}
+    if build_textbook(deployment).encoder_peak != build_textbook(deployment).peak:
+        peak = symbol(f"F_{deployment.activation_dtype}")
+        values[peak] = build_textbook(deployment).encoder_peak
+    width = sympy.Mul(*(symbol(name) for name in ("h_i", "d_hi", "L_i")))
+    made = replace(textbook, encoder_parameters=symbol("P_i"), encoder_width=width, encoder_peak=peak)
+    return made, values
 
 
 def symbolic_textbook(deployment: Deployment, params: float | None = None) -> tuple[Textbook, dict[Any, float]]:
@@ -242,6 +312,19 @@ def _textbook_terms(model: Textbook, chunk: Chunk | None) -> tuple[Term, ...]:
     )
 
 
+SUFFIXES: Final = {
+    "latency_per_log2_s": "_log2",
+    "latency_per_hop_s": "_hop",
+    "two_shot_s": "_two",
+    "large_s": "_large",
+    "protocol_s": "_protocol",
+    "sharing_power": "_power",
+    "small_sharing": "_small",
+    "kv_passes": "_kv",
+}
+"""What tells apart parameters of one form that share a symbol."""
+
+
 def symbolic_rates(calibration: Calibration) -> tuple[CalibratedRates, dict[Any, float]]:
     """Return rates whose fitted factors are symbols, e.g. ``e_c_gemm_bf16``, and their values."""
     values: dict[Any, float] = {}
@@ -253,6 +336,11 @@ def symbolic_rates(calibration: Calibration) -> tuple[CalibratedRates, dict[Any,
         "passes": "kappa",
         "latency_s": "alpha",
         "latency_per_log2_s": "alpha",
+        "latency_per_hop_s": "alpha",
+        "sharing": "s_b",
+        "sharing_power": "s_b",
+        "small_sharing": "s_b",
+        "protocol_s": "alpha",
         "ramp_inputs": "k_0",
         "quantise_efficiency": "e_q",
         "depth_s": "t_k",
@@ -288,9 +376,7 @@ def symbolic_rates(calibration: Calibration) -> tuple[CalibratedRates, dict[Any,
             return value if value != 1.0 else 1
         if name not in names or value == 0:
             return value
-        suffix = {"latency_per_log2_s": "_log2", "two_shot_s": "_two", "large_s": "_large", "kv_passes": "_kv"}.get(
-            name, ""
-        )
+        suffix = SUFFIXES.get(name, "")
         made = symbol(re.sub(r"\W", "_", f"{names[name]}_{key}{suffix}", flags=re.ASCII))
         values[made] = value
         return made
