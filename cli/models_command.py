@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from costmodel.architecture.counts import (
 from costmodel.architecture.families import architecture_from_config
 from costmodel.architecture.formats import ELEMENT_BITS
 from costmodel.architecture.source import find_model, load_model, model_names
-from costmodel.architecture.types import Architecture, FeedForward, LayerKind
+from costmodel.architecture.types import Architecture, Attention, FeedForward, LayerKind
 from costmodel.architecture.vision import VisionTower
 from costmodel.cli.files import check_writable, write_atomically
 from costmodel.cli.options import echo_json
@@ -199,15 +198,18 @@ def _describe_tower(tower: VisionTower) -> str:
 
 
 def _describe(kind: LayerKind) -> str:
-    return "; ".join(part for part in (_describe_mixer(kind), _describe_feed_forward(kind.feed_forward)) if part)
+    parts = (_describe_mixer(kind), _describe_cross(kind.cross), _describe_feed_forward(kind.feed_forward))
+    return "; ".join(part for part in parts if part)
+
+
+def _describe_cross(cross: Attention | None) -> str:
+    if cross is None:
+        return ""
+    return f"cross-attention, {cross.query_heads} query and {cross.kv_heads} KV heads of {cross.head_dim}"
 
 
 def _describe_mixer(kind: LayerKind) -> str:
     attention, state = kind.attention, kind.state
-    if (cross := kind.cross) is not None:
-        own = _describe_mixer(replace(kind, cross=None))
-        heads = f"{cross.query_heads} query and {cross.kv_heads} KV heads of {cross.head_dim}"
-        return (f"{own}; " if own else "") + f"cross-attention, {heads}"
     if state is not None:
         name = {"gdn": "gated delta net", "mamba2": "Mamba 2"}[state.kind]
         return f"{name}, {state.heads} states of {state.key_dim} × {state.value_dim}"

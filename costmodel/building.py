@@ -11,9 +11,9 @@ from typing import TypeVar
 from costmodel.architecture.counts import (
     active_parameters,
     checkpoint_bytes,
+    crossing_parameters,
     index_bytes_per_token,
     kv_elements_per_token,
-    layer_parameters,
     parameter_table,
     total_parameters,
 )
@@ -26,7 +26,7 @@ from costmodel.equations.numerics import Value, is_zero, total
 from costmodel.equations.parameters import AttentionKernel, ExpertGemm, Gemm, Parameters, Rate, Transfer
 from costmodel.equations.rates import LATENT, DatasheetRates, RateSource
 from costmodel.equations.textbook import Textbook
-from costmodel.equations.work import EncoderStates, Window, window_name
+from costmodel.equations.work import EncoderStates, Reach, Window, window_name
 from costmodel.states import state_kernels
 
 
@@ -88,11 +88,7 @@ def build_textbook(deployment: Deployment, params: float | None = None) -> Textb
     total, active = total_parameters(architecture), active_parameters(architecture)
     stored = checkpoint_bytes(architecture)
     if is_zero(deployment.encoder_states):
-        idle = sum(
-            count * layer_parameters(kind, architecture.hidden)
-            for kind, count in zip(architecture.kinds, deployment.layer_counts, strict=True)
-            if kind.needs_encoder
-        )
+        idle = crossing_parameters(architecture, deployment.layer_counts)
         stored, active = stored - idle * deployment.activation_bytes, active - idle
     if deployment.replicas > 1:
         # Whole experts are dealt to more GPUs than divide the rest: a GPU reads a replica's share of them only.
@@ -203,91 +199,63 @@ def _lm_head(deployment: Deployment, rates: RateSource) -> Gemm:
 
 
 def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[AttentionKernel, ...]:
-    counts: dict[Attention, Value] = {}
-    crossing: dict[Attention, Value] = {}
-    for kind, count in _kinds(deployment):
-        if kind.attention.kind != "none":
-            key = _shape(kind.attention)
-            counts[key] = counts[key] + count if key in counts else count
-        if kind.cross is not None:
-            key = _shape(kind.cross)
-            crossing[key] = crossing[key] + count if key in crossing else count
-    suffixes = _attention_suffixes([attention.reach for attention in counts])
-    kernels = [
-        _attention_kernel(deployment, rates, attention, count, attention.reach, suffix)
-        for (attention, count), suffix in zip(counts.items(), suffixes, strict=True)
-    ]
-    states = EncoderStates(deployment.encoder_states)
-    kernels += [
-        _attention_kernel(deployment, rates, attention, count, states, name="cross_attention")
-        for attention, count in crossing.items()
-    ]
-    return (*kernels, *_indexers(deployment, rates))
-
-
-def _shape(attention: Attention) -> Attention:
-    """Return an attention without what does not change its kernel."""
-    return replace(
-        attention,
-        qkv_bias=False,
-        output_bias=False,
-        qk_norm="none",
-        sinks=False,
-        output_gate=False,
-        keys_are_values=False,
-        index_heads=0,
-        index_head_dim=0,
-    )
-
-
-def _attention_kernel(
-    deployment: Deployment,
-    rates: RateSource,
-    attention: Attention,
-    count: Value,
-    window: Window,
-    suffix: str = "",
-    name: str = "attention",
-) -> AttentionKernel:
     hardware, tp = deployment.hardware, deployment.tp
-    heads = query_heads_per_gpu(attention, tp)
-    pair = 2 * heads * (attention.head_dim + attention.value_head_dim)
-    # MLA decodes on the latent itself: scores over kv_lora_rank + rope, values over kv_lora_rank, for every head.
-    absorbed = 2 * heads * (2 * attention.kv_lora_rank + attention.rope_head_dim)
-    # So does sparse attention in prefill: every query has keys of its own, and no keys and values are expanded for them
-    # (vllm/v1/attention/backends/mla/flashmla_sparse.py).
-    spread = absorbed if attention.kind == "mla" and attention.top_k else pair
-    peak = hardware.peaks[deployment.attention_dtype]
-    fitted = _fitted_kinds(deployment, attention)
-    prefill = rates.attention("prefill_attention", fitted, peak, hardware.bandwidth)
-    decode = rates.attention("decode_attention", fitted, peak, hardware.bandwidth)
-    widths = attention.head_dim + attention.value_head_dim
-    crossing = isinstance(window, EncoderStates)
-    return AttentionKernel(
-        window=window,
-        suffix=suffix,
-        flops_per_pair=spread * count,
-        flops_per_kv_token=(absorbed if attention.kind == "mla" else pair) * count,
-        kv_bytes_per_token=kv_elements_per_token(attention, tp) * deployment.kv_bytes * count,
-        count=count,
-        prefill_rate=prefill,
-        decode_rate=decode,
-        prefill_tile=rates.prefill_tile(
-            prefill, heads * widths * deployment.activation_bytes * count, 2 * widths * hardware.units * count
-        ),
-        decode_split=rates.decode_split(
-            decode,
-            heads,
-            kv_heads_per_gpu(attention, tp),
-            attention.head_dim,
-            count,
-            not (window is None or crossing),
-        ),
-        mixed_tiles=None
-        if crossing
-        else rates.mixed_tiles(prefill, heads / hardware.units, 2 * widths * hardware.units * count, count),
-        name=name,
-    )
+    counts: dict[tuple[Attention, bool], Value] = {}
+    found = [(kind.attention, False, count) for kind, count in _kinds(deployment)]
+    found += [(kind.cross, True, count) for kind, count in _kinds(deployment) if kind.cross is not None]
+    for each, crosses, count in found:
+        if each.kind == "none":
+            continue
+        shape = replace(
+            each,
+            qkv_bias=False,
+            output_bias=False,
+            qk_norm="none",
+            sinks=False,
+            output_gate=False,
+            keys_are_values=False,
+            index_heads=0,
+            index_head_dim=0,
+        )
+        key = shape, crosses
+        counts[key] = counts[key] + count if key in counts else count
+    dtype = deployment.attention_dtype
+    suffixes = _attention_suffixes([attention.reach for attention, crosses in counts if not crosses])
+    kernels: list[AttentionKernel] = []
+    for (attention, crosses), count in counts.items():
+        heads = query_heads_per_gpu(attention, tp)
+        pair = 2 * heads * (attention.head_dim + attention.value_head_dim)
+        # MLA decodes on the latent itself: scores over kv_lora_rank + rope, values over kv_lora_rank, for every head.
+        absorbed = 2 * heads * (2 * attention.kv_lora_rank + attention.rope_head_dim)
+        # So does sparse attention in prefill: every query has keys of its own, and no keys and values are expanded for them
+        # (vllm/v1/attention/backends/mla/flashmla_sparse.py).
+        spread = absorbed if attention.kind == "mla" and attention.top_k else pair
+        window: Reach = EncoderStates(deployment.encoder_states) if crosses else attention.reach
+        peak = hardware.peaks[dtype]
+        fitted = _fitted_kinds(deployment, attention)
+        prefill = rates.attention("prefill_attention", fitted, peak, hardware.bandwidth)
+        decode = rates.attention("decode_attention", fitted, peak, hardware.bandwidth)
+        widths = attention.head_dim + attention.value_head_dim
+        rows, windowed = 2 * widths * hardware.units * count, window is not None and not crosses
+        kernels.append(
+            AttentionKernel(
+                window=window,
+                suffix="" if crosses else suffixes[len(kernels)],
+                flops_per_pair=spread * count,
+                flops_per_kv_token=(absorbed if attention.kind == "mla" else pair) * count,
+                kv_bytes_per_token=kv_elements_per_token(attention, tp) * deployment.kv_bytes * count,
+                count=count,
+                prefill_rate=prefill,
+                decode_rate=decode,
+                prefill_tile=rates.prefill_tile(prefill, heads * widths * deployment.activation_bytes * count, rows),
+                decode_split=rates.decode_split(
+                    decode, heads, kv_heads_per_gpu(attention, tp), attention.head_dim, count, windowed
+                ),
+                mixed_tiles=None if crosses else rates.mixed_tiles(prefill, heads / hardware.units, rows, count),
+                name="cross_attention" if crosses else "attention",
+            )
+        )
+    return (*kernels, *_indexers(deployment, rates))
 
 
 def _indexers(deployment: Deployment, rates: RateSource) -> tuple[AttentionKernel, ...]:

@@ -27,7 +27,7 @@ from costmodel.equations.numerics import Value
 from costmodel.equations.parameters import AttentionKernel, Gemm, Parameters, Transfer
 from costmodel.equations.rates import DatasheetRates, RateSource
 from costmodel.equations.step import OperatorTime, step_operators
-from costmodel.equations.work import Chunk, Window, Work
+from costmodel.equations.work import Chunk, Reach, Work
 from costmodel.hardware.errors import InputError, shown
 
 MAX_IMAGES = 10_000
@@ -87,12 +87,12 @@ def encoder_work(
     features: Value,
     tiles: Value,
     pairs: Value,
-    windowed: dict[Window, Value],
+    windowed: dict[Reach, Value],
     chunks: tuple[Chunk, ...],
 ) -> Work:
     """Return the sums of an encoder's step: patches are its tokens, features its rows."""
     all_pairs = {None: pairs, **windowed}
-    read: dict[Window, Value] = dict.fromkeys(all_pairs, patches)
+    read: dict[Reach, Value] = dict.fromkeys(all_pairs, patches)
     return Work(patches, features, tiles, 0, all_pairs, read, dict.fromkeys(all_pairs, 0), chunks)
 
 
@@ -251,7 +251,7 @@ def _attention(
     names = [dtype] if number == USUAL_HEAD_DIM else [f"{dtype}.d{number}", dtype]
     rate = rates.attention("prefill_attention", names, hardware.peaks[dtype], hardware.bandwidth)
     widths = 2 * tower.head_dim
-    layers: list[tuple[Window, str, Value]] = [(None, "", tower.layers)]
+    layers: list[tuple[Reach, str, Value]] = [(None, "", tower.layers)]
     if tower.window:
         full = tower.layers - tower.windowed_layers
         layers = [(None, ".full", full), (tower.window, ".window", tower.windowed_layers)]

@@ -20,7 +20,7 @@ from costmodel.equations.textbook import (
     textbook_encoder,
     textbook_linear,
 )
-from costmodel.equations.work import Chunk, Decodes, Window, Work, make_work
+from costmodel.equations.work import Chunk, Decodes, Reach, Work, make_work
 from costmodel.hardware.errors import InputError, shown
 from costmodel.spike import chunk_room, longest, mixed_steps, mixed_work, step_count, tallest_candidates
 
@@ -52,15 +52,15 @@ class Load:
             return list(mixed_steps(self.prompt, self.prompts, chunk_room(self.budget, self.streams)))
         return tallest_candidates(self.prompt, self.prompts, chunk_room(self.budget, self.streams))
 
-    def decode_work(self, windows: Iterable[Window]) -> Work:
+    def decode_work(self, windows: Iterable[Reach]) -> Work:
         """The work of a decode step of all streams."""
         return make_work(decodes=[Decodes(self.streams, self.context)], windows=windows)
 
-    def prefill_work(self, windows: Iterable[Window]) -> Work:
+    def prefill_work(self, windows: Iterable[Reach]) -> Work:
         """The work of a step with all prompts, whole, and nothing else."""
         return make_work([Chunk(self.prompt)] * self.prompts, windows=windows)
 
-    def mixed_work(self, chunks: Sequence[Chunk], windows: Iterable[Window]) -> Work:
+    def mixed_work(self, chunks: Sequence[Chunk], windows: Iterable[Reach]) -> Work:
         """The work of a mixed step: the chunks, and one token for each stream."""
         return mixed_work(chunks, self.streams, self.context, windows)
 

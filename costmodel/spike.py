@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from costmodel.equations.work import Chunk, Decodes, Window, Work, make_work
+from costmodel.equations.work import Chunk, Decodes, Reach, Work, make_work
 from costmodel.hardware.errors import InputError
 
 PERCENTILES = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9}
@@ -74,7 +74,7 @@ def tallest_candidates(prompt: int, prompts: int, room: int | None) -> list[list
     return [step_chunks(prompt, prompts, room, index) for index in indices]
 
 
-def mixed_work(chunks: Sequence[Chunk], streams: int, context: int, windows: Iterable[Window]) -> Work:
+def mixed_work(chunks: Sequence[Chunk], streams: int, context: int, windows: Iterable[Reach]) -> Work:
     """Return the work of a mixed step: the chunks, and one token for each of ``streams`` at ``context``."""
     return make_work(chunks, [Decodes(streams, context)], windows)
 

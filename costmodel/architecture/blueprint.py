@@ -9,7 +9,7 @@ from typing import Literal
 from costmodel.architecture.reader import ConfigReader
 from costmodel.architecture.types import Attention, FeedForward, StateMixer
 from costmodel.architecture.vision import VisionTower
-from costmodel.equations.work import OwnWindow
+from costmodel.equations.work import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def read_layer_windows(
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
-def windowed_layers(layer: Layer, windows: Sequence[OwnWindow]) -> tuple[Layer, ...]:
+def windowed_layers(layer: Layer, windows: Sequence[Window]) -> tuple[Layer, ...]:
     """Return a layer for each window, equal windows sharing one object."""
     distinct = {window: replace(layer, attention=replace(layer.attention, window=window)) for window in set(windows)}
     return tuple(distinct[window] for window in windows)

@@ -14,6 +14,7 @@ Multi-token-prediction layers are not part of an architecture, and so are in no 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -238,6 +239,12 @@ def state_bytes(arch: Architecture, activation_bytes: float = 2.0, tp: int = 1) 
         for kind, count in layer_counts(arch)
         if kind.state is not None
     )
+
+
+def crossing_parameters(arch: Architecture, counts: Sequence[Value]) -> Value:
+    """Return the parameters of the layers that are left out where nothing is encoded; ``counts`` are the layers of each kind."""
+    pairs = zip(arch.kinds, counts, strict=True)
+    return sum(count * layer_parameters(kind, arch.hidden) for kind, count in pairs if kind.needs_encoder)
 
 
 def cross_bytes(arch: Architecture, states: Value, kv_bytes: Value = 2.0, tp: int = 1) -> Value:

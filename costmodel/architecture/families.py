@@ -17,6 +17,7 @@ from costmodel.architecture import (
     families_moe,
     families_varied,
     towers,
+    towers_crossing,
 )
 from costmodel.architecture.blueprint import Blueprint
 from costmodel.architecture.formats import PLAIN_FORMATS
@@ -86,7 +87,7 @@ TOWERS: Final[dict[str, Callable[[ConfigReader, ConfigReader], VisionTower]]] = 
     "llama4": towers.llama4,
     "llava": towers.llava,
     "mistral3": towers.mistral3,
-    "mllama": towers.mllama,
+    "mllama": towers_crossing.mllama,
     "paligemma": towers.paligemma,
     "qwen2_5_vl": towers.qwen2_5_vl,
     "qwen2_vl": towers.qwen2_vl,

@@ -22,9 +22,9 @@ from costmodel.architecture.blueprint import (
 from costmodel.architecture.families_dense import read_trunk, trunk_blueprint
 from costmodel.architecture.families_moe import read_experts
 from costmodel.architecture.reader import ConfigReader
-from costmodel.architecture.towers import whisper as whisper_tower
+from costmodel.architecture.towers_crossing import whisper as whisper_tower
 from costmodel.architecture.types import NO_ATTENTION, NO_FEED_FORWARD, Attention, FeedForward
-from costmodel.equations.work import LocalChunks, OwnWindow
+from costmodel.equations.work import LocalChunks, Window
 
 LLAMA4_NAMES = ModuleNames(
     attention=LLAMA_NAMES.attention,
@@ -78,7 +78,7 @@ def llama4_text(config: ConfigReader) -> Blueprint:
     for index in range(trunk.layers):
         key = (bool(rotated[index]), index in sparse)
         if key not in made:
-            window: OwnWindow = chunks if key[0] else None
+            window: Window = chunks if key[0] else None
             made[key] = Layer(replace(attention, window=window), experts if key[1] else FeedForward("dense", dense))
         layers.append(made[key])
     return trunk_blueprint(trunk, tuple(layers), LLAMA4_NAMES)

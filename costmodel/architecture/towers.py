@@ -6,8 +6,6 @@ Bounds of an image's area stand in ``preprocessor_config.json``, which is not re
 from __future__ import annotations
 
 from costmodel.architecture.images import (
-    AudioWindow,
-    CrossTiles,
     DynamicImage,
     FixedImage,
     LongestEdge,
@@ -27,17 +25,18 @@ GEMMA3_MARKERS = 4
 """Two line ends, begin and end of the image (processing_gemma3.py)."""
 
 
-def _linear(inputs: int, outputs: int, bias: bool = True) -> int:
+def linear(inputs: int, outputs: int, bias: bool = True) -> int:
+    """Return the parameters of a matrix, and of its bias."""
     return inputs * outputs + (outputs if bias else 0)
 
 
-def _encoder(width: int, inner: int, layers: int) -> int:
+def encoder(width: int, inner: int, layers: int) -> int:
     """Return the parameters of ``layers`` pre-norm encoder layers with biases: q, k, v, output, two-matrix feed-forward, two LayerNorms."""
-    layer = 4 * _linear(width, width) + _linear(width, inner) + _linear(inner, width) + 4 * width
+    layer = 4 * linear(width, width) + linear(width, inner) + linear(inner, width) + 4 * width
     return layers * layer
 
 
-def _heads(vision: ConfigReader, key: str, width: int, default: int | None = None) -> tuple[int, int]:
+def read_heads(vision: ConfigReader, key: str, width: int, default: int | None = None) -> tuple[int, int]:
     """Return heads and the dimension of one."""
     heads = vision.integer(key, default=default)
     if width % heads:
@@ -52,13 +51,13 @@ def _siglip(
     width, inner = vision.integer("hidden_size", default=768), vision.integer("intermediate_size", default=3072)
     layers, patch = vision.integer("num_hidden_layers", default=12), vision.integer("patch_size", default=16)
     image, channels = vision.integer("image_size", default=224), vision.integer("num_channels", default=3)
-    heads, head = _heads(vision, "num_attention_heads", width, 12)
+    heads, head = read_heads(vision, "num_attention_heads", width, 12)
     vision.require("vision_use_head", False, "the pooling head is not counted")
     vision.finish()
     patches = (image // patch) ** 2
-    embeddings = _linear(channels * patch**2, width) + patches * width
+    embeddings = linear(channels * patch**2, width) + patches * width
     return VisionTower(
-        parameters=embeddings + _encoder(width, inner, layers) + 2 * width + projector_parameters,
+        parameters=embeddings + encoder(width, inner, layers) + 2 * width + projector_parameters,
         patch_inputs=channels * patch**2,
         hidden=width,
         intermediate=inner,
@@ -85,7 +84,7 @@ def paligemma(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
     width, hidden = vision.integer("hidden_size", default=768), outer.integer("hidden_size")
     outer.require("projection_dim", hidden, "only features as wide as the decoder are")
     outer.ignore("vocab_size")
-    return _siglip(vision, Projection("projector", width, hidden), _linear(width, hidden), None, 0)
+    return _siglip(vision, Projection("projector", width, hidden), linear(width, hidden), None, 0)
 
 
 def llava(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
@@ -96,7 +95,7 @@ def llava(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
     width, inner = vision.integer("hidden_size", default=768), vision.integer("intermediate_size", default=3072)
     layers, patch = vision.integer("num_hidden_layers", default=12), vision.integer("patch_size", default=32)
     image, channels = vision.integer("image_size", default=224), vision.integer("num_channels", default=3)
-    heads, head = _heads(vision, "num_attention_heads", width, 12)
+    heads, head = read_heads(vision, "num_attention_heads", width, 12)
     if vision.text("model_type", "clip_vision_model") != "clip_vision_model":
         raise vision.unsupported(
             f"towers of {vision.text('model_type', '')} are not read in LLaVA, only clip_vision_model"
@@ -112,9 +111,9 @@ def llava(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
     hidden, bias = outer.integer("hidden_size"), outer.flag("multimodal_projector_bias", True)
     patches = (image // patch) ** 2
     embeddings = width + channels * patch**2 * width + (patches + 1) * width
-    projector = _linear(width, hidden, bias) + _linear(hidden, hidden, bias)
+    projector = linear(width, hidden, bias) + linear(hidden, hidden, bias)
     return VisionTower(
-        parameters=embeddings + _encoder(width, inner, layers) + 4 * width + projector,
+        parameters=embeddings + encoder(width, inner, layers) + 4 * width + projector,
         patch_inputs=channels * patch**2,
         hidden=width,
         intermediate=inner,
@@ -141,12 +140,12 @@ def mistral3(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
     vision.finish()
     merge, hidden = outer.integer("spatial_merge_size", default=2), outer.integer("hidden_size")
     bias = outer.flag("multimodal_projector_bias", False)
-    tower = _linear(channels * patch**2, width, False) + width
+    tower = linear(channels * patch**2, width, False) + width
     tower += layers * (4 * width**2 + 3 * width * inner + 2 * width)
     features = vision_features(outer)
-    projector = width + _linear(width * merge**2, width, False) + _linear(width * features, hidden, bias)
+    projector = width + linear(width * merge**2, width, False) + linear(width * features, hidden, bias)
     return VisionTower(
-        parameters=tower + projector + _linear(hidden, hidden, bias),
+        parameters=tower + projector + linear(hidden, hidden, bias),
         patch_inputs=channels * patch**2,
         hidden=width,
         intermediate=inner,
@@ -177,14 +176,14 @@ def qwen2_vl(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
     patch, frames = vision.integer("patch_size", default=14), vision.integer("temporal_patch_size", default=2)
     channels = vision.first_integer("in_channels", "in_chans", default=3)
     merge = vision.integer("spatial_merge_size", default=2)
-    heads, head = _heads(vision, "num_heads", width, 16)
+    heads, head = read_heads(vision, "num_heads", width, 16)
     vision.ignore("spatial_patch_size")
     vision.finish()
     merged = width * merge**2
     embeddings = channels * frames * patch**2 * width
-    projector = 2 * width + _linear(merged, merged) + _linear(merged, out)
+    projector = 2 * width + linear(merged, merged) + linear(merged, out)
     return VisionTower(
-        parameters=embeddings + _encoder(width, inner, layers) + projector,
+        parameters=embeddings + encoder(width, inner, layers) + projector,
         patch_inputs=channels * frames * patch**2,
         hidden=width,
         intermediate=inner,
@@ -210,15 +209,15 @@ def qwen2_5_vl(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
     patch, frames = vision.integer("patch_size", default=14), vision.integer("temporal_patch_size", default=2)
     channels = vision.first_integer("in_channels", "in_chans", default=3)
     merge, window = vision.integer("spatial_merge_size", default=2), vision.integer("window_size", default=112)
-    heads, head = _heads(vision, "num_heads", width, 16)
+    heads, head = read_heads(vision, "num_heads", width, 16)
     full = vision.items("fullatt_block_indexes") or [7, 15, 23, 31]
     vision.ignore("spatial_patch_size", "tokens_per_second")
     vision.finish()
     merged, along = width * merge**2, window // merge // patch
-    layer = 4 * _linear(width, width) + 2 * _linear(width, inner) + _linear(inner, width) + 2 * width
+    layer = 4 * linear(width, width) + 2 * linear(width, inner) + linear(inner, width) + 2 * width
     embeddings = channels * frames * patch**2 * width
     return VisionTower(
-        parameters=embeddings + layers * layer + width + _linear(merged, merged) + _linear(merged, out),
+        parameters=embeddings + layers * layer + width + linear(merged, merged) + linear(merged, out),
         patch_inputs=channels * frames * patch**2,
         hidden=width,
         intermediate=inner,
@@ -246,14 +245,14 @@ def qwen3_vl(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
     frames, channels = vision.integer("temporal_patch_size", default=2), vision.integer("in_channels", default=3)
     positions, merge = vision.integer("num_position_embeddings"), vision.integer("spatial_merge_size", default=2)
     out, deep = vision.integer("out_hidden_size"), len(vision.items("deepstack_visual_indexes"))
-    heads, head = _heads(vision, "num_heads", width, 16)
+    heads, head = read_heads(vision, "num_heads", width, 16)
     vision.finish()
     merged = width * merge**2
-    merger = _linear(merged, merged) + _linear(merged, out)
+    merger = linear(merged, merged) + linear(merged, out)
     return VisionTower(
-        parameters=_linear(channels * frames * patch**2, width)
+        parameters=linear(channels * frames * patch**2, width)
         + positions * width
-        + _encoder(width, inner, layers)
+        + encoder(width, inner, layers)
         + merger
         + 2 * width
         + deep * (merger + 2 * merged),
@@ -274,7 +273,7 @@ def kimi_k25(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
     width, inner = vision.integer("vt_hidden_size"), vision.integer("vt_intermediate_size")
     layers, patch = vision.integer("vt_num_hidden_layers"), vision.integer("patch_size")
     height, length = vision.integer("init_pos_emb_height"), vision.integer("init_pos_emb_width")
-    heads, head = _heads(vision, "vt_num_attention_heads", width, 16)
+    heads, head = read_heads(vision, "vt_num_attention_heads", width, 16)
     kernel = vision.items("merge_kernel_size")
     vision.require("pos_emb_type", "divided_fixed", "only the fixed-time position embedding is")
     vision.require("mm_projector_type", "patchmerger", "only the patch merger is")
@@ -288,9 +287,9 @@ def kimi_k25(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
     vision.ignore("projector_ln_eps")
     vision.finish()
     merged, hidden = width * int(kernel[0]) * int(kernel[1]), outer.integer("hidden_size")
-    tower = _linear(3 * patch**2, width) + height * length * width + _encoder(width, inner, layers) + 2 * width
+    tower = linear(3 * patch**2, width) + height * length * width + encoder(width, inner, layers) + 2 * width
     return VisionTower(
-        parameters=tower + 2 * width + _linear(merged, merged) + _linear(merged, hidden),
+        parameters=tower + 2 * width + linear(merged, merged) + linear(merged, hidden),
         patch_inputs=3 * patch**2,
         hidden=width,
         intermediate=inner,
@@ -349,7 +348,7 @@ def llama4(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
     image, channels = vision.integer("image_size", default=448), vision.integer("num_channels", default=3)
     out = vision.integer("vision_output_dim", default=7680)
     into, outwards = (vision.integer(f"projector_{way}_dim", default=4096) for way in ("input", "output"))
-    heads, head = _heads(vision, "num_attention_heads", width, 16)
+    heads, head = read_heads(vision, "num_attention_heads", width, 16)
     ratio = vision.get("pixel_shuffle_ratio")
     if ratio is not None and (not isinstance(ratio, int | float) or not 0 < ratio <= 1 or (1 / ratio) % 1):
         raise vision.fail("pixel_shuffle_ratio", f"must be one part of a whole number, not {ratio!r}")
@@ -360,7 +359,7 @@ def llama4(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
     embeddings = width + ((image // patch) ** 2 + 1) * width + channels * patch**2 * width + 4 * width
     adapter = inner * into + outwards**2
     return VisionTower(
-        parameters=embeddings + _encoder(width, inner, layers) + adapter + out * hidden,
+        parameters=embeddings + encoder(width, inner, layers) + adapter + out * hidden,
         patch_inputs=channels * patch**2,
         hidden=width,
         intermediate=inner,
@@ -374,65 +373,4 @@ def llama4(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
             Projection("projector", out, hidden),
         ),
         rule=TiledImage(image, patch, int(1 / (0.5 if ratio is None else ratio)), LLAMA4_TILES),
-    )
-
-
-def mllama(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
-    """Tower and projector of Llama 3.2 Vision (modeling_mllama.py): 32 layers, then 8 global ones with two gates each.
-
-    Positions, and one embedding of every aspect ratio before, within and after the layers; the outputs of some layers are set beside the
-    last one's, so that a feature is ``vision_output_dim`` wide.
-    """
-    width, inner = vision.integer("hidden_size", default=1280), vision.integer("intermediate_size", default=5120)
-    layers, extra = vision.integer("num_hidden_layers", default=32), vision.integer("num_global_layers", default=8)
-    image, patch = vision.integer("image_size", default=448), vision.integer("patch_size", default=14)
-    tiles, channels = vision.integer("max_num_tiles", default=4), vision.integer("num_channels", default=3)
-    out = vision.integer("vision_output_dim", default=7680)
-    heads, head = _heads(vision, "attention_heads", width, 16)
-    ratios = len(vision.items("supported_aspect_ratios")) or 8
-    vision.ignore("num_attention_heads", "intermediate_layers_indices")
-    vision.finish()
-    hidden, patches = outer.integer("hidden_size"), (image // patch) ** 2 + 1
-    per_ratio = (ratios + 1) * tiles * width
-    embeddings = channels * patch**2 * width + width + patches * width + per_ratio * patches + 1 + 2 * (per_ratio + 1)
-    layer = 4 * width**2 + _linear(width, inner) + _linear(inner, width) + 4 * width
-    tower = embeddings + (layers + extra) * layer + 2 * extra + 4 * width
-    return VisionTower(
-        parameters=tower + _linear(out, hidden),
-        patch_inputs=channels * patch**2,
-        hidden=width,
-        intermediate=inner,
-        layers=layers + extra,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=head,
-        projector=(Projection("projector", out, hidden),),
-        rule=CrossTiles(image, patch, tiles),
-        cross=True,
-    )
-
-
-def whisper(config: ConfigReader) -> VisionTower:
-    """Encoder of Whisper (modeling_whisper.py): two convolutions over 3 frames each, the second with stride 2; keys have no biases.
-
-    Per state the first convolution makes two frames of 3·mels inputs, the second one state of 3·d.
-    """
-    width, mels = config.integer("d_model", default=256), config.integer("num_mel_bins", default=80)
-    layers, inner = config.integer("encoder_layers", default=4), config.integer("encoder_ffn_dim", default=1536)
-    states = config.integer("max_source_positions", default=1500)
-    heads, head = _heads(config, "encoder_attention_heads", width, 6)
-    convolutions = _linear(3 * mels, width) + _linear(3 * width, width)
-    return VisionTower(
-        parameters=convolutions + states * width + _encoder(width, inner, layers) - layers * width + 2 * width,
-        patch_inputs=2 * 3 * mels + 3 * width,
-        hidden=width,
-        intermediate=inner,
-        layers=layers,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=head,
-        projector=(),
-        rule=AudioWindow(states),
-        cross=True,
-        frames=(2 * states, mels),
     )

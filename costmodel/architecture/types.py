@@ -13,7 +13,7 @@ from typing import Literal
 from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat
 from costmodel.architecture.vision import VisionTower
 from costmodel.equations.numerics import Value
-from costmodel.equations.work import OwnWindow
+from costmodel.equations.work import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Attention:
     """d_h, the query/key dimension of one head; for ``mla`` qk_nope_head_dim + qk_rope_head_dim."""
     value_head_dim: Value
     """Dimension of one value head (= d_h except for ``mla`` and some hybrids)."""
-    window: OwnWindow = None
+    window: Window = None
     """Tokens that a query sees, itself included; chunks that it sees its own of; None for full attention."""
     q_lora_rank: Value = 0
     """``mla``: rank of the query compression; 0 if queries are projected directly."""
@@ -61,7 +61,7 @@ class Attention:
     """Values are the keys before their norm and rotation: one projection less, both are cached (Gemma 4)."""
 
     @property
-    def reach(self) -> OwnWindow:
+    def reach(self) -> Window:
         """What a query reads of the keys: its window, or as many as the indexer chooses."""
         return self.top_k or self.window
 

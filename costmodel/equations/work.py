@@ -28,13 +28,13 @@ class EncoderStates:
     """E [states]."""
 
 
-OwnWindow = int | LocalChunks | None
+Window = int | LocalChunks | None
 """Width of a sliding window in tokens, the query itself included, or local chunks; None for full attention."""
-Window = OwnWindow | EncoderStates
-"""What of a sequence its queries see: of its own tokens, or an encoder's states."""
+Reach = Window | EncoderStates
+"""What the queries of a sequence see: of its own tokens, or an encoder's states."""
 
 
-def window_name(window: Window) -> str:
+def window_name(window: Reach) -> str:
     """Return how a window is called in the names of operators and columns: ``full``, ``window_128``, ``chunks_8192``, ``encoder``."""
     if window is None:
         return "full"
@@ -43,7 +43,7 @@ def window_name(window: Window) -> str:
     return f"chunks_{window.size}" if isinstance(window, LocalChunks) else f"window_{window}"
 
 
-def seen_tokens(context: Value, window: Window = None) -> Value:
+def seen_tokens(context: Value, window: Reach = None) -> Value:
     """Return the KV tokens that one query sees that has ``context`` tokens before it, itself included.
 
     c + 1; min(c + 1, w) in a sliding window; c − w·⌊c/w⌋ + 1 in local chunks; E states of an encoder.
@@ -99,14 +99,14 @@ class Work:
     rows: Value
     prefills: Value
     decodes: Value
-    pairs: dict[Window, Value]
-    prefill_kv: dict[Window, Value]
-    decode_kv: dict[Window, Value]
+    pairs: dict[Reach, Value]
+    prefill_kv: dict[Reach, Value]
+    decode_kv: dict[Reach, Value]
     chunks: tuple[Chunk, ...] = field(default=(), compare=False)
     """The chunks themselves, for forms that depend on the longest of them."""
 
 
-def attended_pairs(tokens: Value, cached: Value, window: Window = None) -> Value:
+def attended_pairs(tokens: Value, cached: Value, window: Reach = None) -> Value:
     """Return the (query, key) pairs that a causal chunk attends: Σ_{j=1…q} min(c + j, w).
 
     Full attention: q·c + q(q + 1)/2. In a window w, with s = min(max(w − c, 0), q) queries that still see everything before them:
@@ -135,7 +135,7 @@ def _chunked_pairs(tokens: Value, size: int) -> Value:
     return start * (size + 1) / 2 + rest * (rest + 1) / 2
 
 
-def chunk_kv(tokens: Value, cached: Value, window: Window = None) -> Value:
+def chunk_kv(tokens: Value, cached: Value, window: Reach = None) -> Value:
     """Return the KV tokens that a chunk reads: c + q, min(c, w − 1) + q in a window, c mod w + q in local chunks, E; 0 for an empty one."""
     if isinstance(window, EncoderStates):
         return window.size * minimum(tokens, 1)
@@ -146,12 +146,12 @@ def chunk_kv(tokens: Value, cached: Value, window: Window = None) -> Value:
     return (reached + tokens) * minimum(tokens, 1)
 
 
-def decode_kv(decodes: Decodes, window: Window = None) -> Value:
+def decode_kv(decodes: Decodes, window: Reach = None) -> Value:
     """Return the KV tokens that decoding sequences read: count·min(context + 1, w)."""
     return decodes.count * seen_tokens(decodes.context, window)
 
 
-def longest_kv(chunks: Iterable[Chunk], window: Window = None) -> Value:
+def longest_kv(chunks: Iterable[Chunk], window: Reach = None) -> Value:
     """Return the KV tokens that the last query of the longest chunk sees: max over chunks of min(c + q, w); 0 without chunks."""
     longest: Value = None
     for chunk in chunks:
@@ -165,7 +165,7 @@ def longest_kv(chunks: Iterable[Chunk], window: Window = None) -> Value:
 
 
 def make_work(
-    chunks: Sequence[Chunk] = (), decodes: Sequence[Decodes] = (), windows: Iterable[Window] = (None,)
+    chunks: Sequence[Chunk] = (), decodes: Sequence[Decodes] = (), windows: Iterable[Reach] = (None,)
 ) -> Work:
     """Sum the work of one step.
 

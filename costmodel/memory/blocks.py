@@ -22,7 +22,7 @@ from functools import lru_cache
 from costmodel.architecture.counts import layer_kv_bytes, state_bytes_per_sequence
 from costmodel.deployment import Deployment
 from costmodel.equations.numerics import Value, minimum
-from costmodel.equations.work import LocalChunks, OwnWindow
+from costmodel.equations.work import LocalChunks, Window
 from costmodel.memory.weights import stage_patterns
 
 BLOCK_TOKENS = 16
@@ -46,7 +46,7 @@ class KvGroup:
         states: blocks that a sequence has, whatever its length, of recurrent layers, or of an encoder's states; 0 for other attention.
     """
 
-    window: OwnWindow
+    window: Window
     block_tokens: int
     layers: tuple[tuple[int, int], ...]
     states: int = 0
@@ -95,7 +95,7 @@ def kv_groups(deployment: Deployment, block_tokens: int = BLOCK_TOKENS, hybrid: 
     commonest where that is less than 1.5 times as many. Recurrent layers are a kind of window of their own, with one state for a block.
     """
     architecture, tp = deployment.architecture, deployment.tp
-    tokens_of: list[tuple[int, OwnWindow, float]] = []
+    tokens_of: list[tuple[int, Window, float]] = []
     states: list[tuple[int, float]] = []
     crossing: list[tuple[int, float]] = []
     for number, index in enumerate(architecture.pattern):
@@ -116,7 +116,7 @@ def kv_groups(deployment: Deployment, block_tokens: int = BLOCK_TOKENS, hybrid: 
         return (KvGroup(windows.pop(), block_tokens, tuple((number, page) for number, _, page in pages)),)
     crossed = [round(each * block_tokens) for _, each in crossing]
     largest = max([page for *_, page in pages] + [-int(-size // 1) for _, size in states] + crossed)
-    buckets: dict[tuple[OwnWindow, int, int], list[int]] = {}
+    buckets: dict[tuple[Window, int, int], list[int]] = {}
     for number, window, page in pages:
         tokens = block_tokens * (largest // page) if largest % page == 0 else block_tokens
         buckets.setdefault((window, tokens, 0), []).append(number)
@@ -138,7 +138,7 @@ def kv_groups(deployment: Deployment, block_tokens: int = BLOCK_TOKENS, hybrid: 
 
 
 def _stretched(
-    deployment: Deployment, block_tokens: int, tokens_of: Sequence[tuple[int, OwnWindow, float]], state: float
+    deployment: Deployment, block_tokens: int, tokens_of: Sequence[tuple[int, Window, float]], state: float
 ) -> int:
     """Return the tokens of a block that is at least as large as a state in the smallest layer that keeps tokens."""
     if not tokens_of:

@@ -36,7 +36,7 @@ from costmodel.equations.textbook import (
     textbook_encoder,
     textbook_linear,
 )
-from costmodel.equations.work import Chunk, Decodes, Window, Work, make_work
+from costmodel.equations.work import Chunk, Decodes, Reach, Window, Work, make_work
 from costmodel.hardware.calibration import FORMS, Calibration
 from costmodel.hardware.errors import InputError, shown
 from costmodel.rungs import make_load
@@ -205,7 +205,7 @@ def _symbolic_images(images: ImageLoad) -> tuple[Work, dict[Any, float]]:
     each, count = images.each, images.count
     numbers = {"N_i": count * each.patches, "A_i": count * each.pairs, "R_i": count * each.features}
     numbers["p_i"] = max(each.sequences)
-    windowed: dict[Window, Any] = {}
+    windowed: dict[Reach, Any] = {}
     if images.window:
         numbers["A_iw"] = count * each.windowed_pairs
         windowed = {images.window: symbol("A_iw")}
@@ -294,7 +294,7 @@ def _chunk(
     return Chunk(q, s), {n: float(prompt), m: float(budget)}, (last, remainder)
 
 
-def _work(name: FormulaName, chunk: Chunk | None, windows: tuple[Window, ...]) -> Work:
+def _work(name: FormulaName, chunk: Chunk | None, windows: tuple[Reach, ...]) -> Work:
     decodes = [] if name == "prefill" else [Decodes(symbol("D"), symbol("c"))]
     return make_work([] if chunk is None else [chunk], decodes, windows)
 
