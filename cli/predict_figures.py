@@ -64,7 +64,7 @@ def _one(figure: str, prediction: Prediction, options: dict[str, Any]) -> Figure
         options["calibration"], deployment, options["engine"], options["assume_efficiency"]
     )
     rates = CalibratedRates(calibration) if calibration else None
-    workload = ("prompt", "prompts", "streams", "context", "chunk", "every")
+    workload = ("prompt", "prompts", "streams", "context", "chunk", "every", "cached_prefix")
     load = make_load(deployment, **{name: options[name] for name in workload}, images=images)
     parameters = with_encoder(build_parameters(deployment, rates), deployment, images, rates)
     if figure == "timeline":
@@ -75,8 +75,9 @@ def _one(figure: str, prediction: Prediction, options: dict[str, Any]) -> Figure
 def _heights(prediction: Prediction, deployment: Deployment, parameters: Parameters, load: Load) -> Figure:
     """Draw heights for one step and for token budgets that leave room beside the streams, down to the asked one."""
     limit = deployment.architecture.max_positions or PROMPTS[-1]
-    shortest = 0 if load.images is None else load.images.tokens
-    prompts = sorted({length for length in PROMPTS if shortest < length <= max(limit, load.prompt)} | {load.prompt})
+    shortest = max(load.cached, 0 if load.images is None else load.images.tokens)
+    fitting = {length for length in PROMPTS if shortest < length <= max(limit, load.prompt)}
+    prompts = sorted(fitting | {load.prompt})
     budgets = [budget for budget in BUDGETS if budget > load.streams]
     if load.budget is not None:  # the title compares one step with the lowest curve: the budget that was asked for
         budgets = [budget for budget in budgets if budget > load.budget] + [load.budget]

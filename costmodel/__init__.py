@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from costmodel.deployment import Deployment, deploy
     from costmodel.documents import Prediction, Predictions
     from costmodel.errors import CostModelError, InputError, NoAnswerError, UnsupportedError
+    from costmodel.explaining.asking import explain
+    from costmodel.explaining.documents import Explanations, RequestExplanation
+    from costmodel.explaining.request import explain_request
     from costmodel.hardware.calibration import Calibration
     from costmodel.hardware.catalog import gpu_names, load_gpu
     from costmodel.hardware.profile import GpuProfile
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from costmodel.simulation.running import Limits
     from costmodel.simulation.simulating import simulate_interference, simulate_load, simulate_trace
     from costmodel.solving import Solution, solve
+    from costmodel.speculation.asking import Speculation
     from costmodel.sweeping.asking import sweep
     from costmodel.sweeping.results import Sweep
     from costmodel.sweeping.rows import SimulatedRow, StepRow
@@ -53,6 +57,7 @@ _HOMES = {
     "CostModelError": "costmodel.errors",
     "Deployment": "costmodel.deployment",
     "Details": "costmodel.simulation.detailing",
+    "Explanations": "costmodel.explaining.documents",
     "FleetPlan": "costmodel.planning.documents",
     "Formula": "costmodel.symbolic.formulas",
     "GpuPlan": "costmodel.planning.documents",
@@ -64,10 +69,12 @@ _HOMES = {
     "Pools": "costmodel.simulation.pools",
     "Prediction": "costmodel.documents",
     "Predictions": "costmodel.documents",
+    "RequestExplanation": "costmodel.explaining.documents",
     "SimulatedRow": "costmodel.sweeping.rows",
     "Simulation": "costmodel.simulation.results",
     "SizePlan": "costmodel.planning.documents",
     "Solution": "costmodel.solving",
+    "Speculation": "costmodel.speculation.asking",
     "StepRow": "costmodel.sweeping.rows",
     "Sweep": "costmodel.sweeping.results",
     "UnsupportedError": "costmodel.errors",
@@ -75,6 +82,8 @@ _HOMES = {
     "deploy": "costmodel.deployment",
     "details": "costmodel.simulation.detailing",
     "elasticities": "costmodel.symbolic.sensitivity",
+    "explain": "costmodel.explaining.asking",
+    "explain_request": "costmodel.explaining.request",
     "formula": "costmodel.symbolic.formulas",
     "gpu_names": "costmodel.hardware.catalog",
     "load_gpu": "costmodel.hardware.catalog",
@@ -105,6 +114,7 @@ __all__ = [
     "CostModelError",
     "Deployment",
     "Details",
+    "Explanations",
     "FleetPlan",
     "Formula",
     "GpuPlan",
@@ -116,10 +126,12 @@ __all__ = [
     "Pools",
     "Prediction",
     "Predictions",
+    "RequestExplanation",
     "SimulatedRow",
     "Simulation",
     "SizePlan",
     "Solution",
+    "Speculation",
     "StepRow",
     "Sweep",
     "UnsupportedError",
@@ -128,6 +140,8 @@ __all__ = [
     "deploy",
     "details",
     "elasticities",
+    "explain",
+    "explain_request",
     "formula",
     "gpu_names",
     "load_gpu",

@@ -46,6 +46,7 @@ class ImageLoad:
         each: what becomes of one.
         window: patches of an attention window of the tower; 0 for none.
         audio: it is the spectrogram of 30 s of audio.
+        crosses: what is encoded goes to cross-attention.
     """
 
     count: int
@@ -54,20 +55,32 @@ class ImageLoad:
     each: EncodedImage
     window: int = 0
     audio: bool = False
+    crosses: bool = False
 
     @property
     def tokens(self) -> int:
         """Tokens that the images of a prompt add to it."""
         return self.count * self.each.tokens
 
-    def begun(self, chunks: Sequence[Chunk]) -> int:
-        """Return the images whose first token is in these chunks, and which the step therefore encodes."""
-        return sum(self._before(chunk.cached + chunk.tokens) - self._before(chunk.cached) for chunk in chunks)
+    def begun(self, chunks: Sequence[Chunk], known: int = 0) -> int:
+        """Return the images that a step with these chunks encodes: those whose first token that is to be computed is in one of them.
 
-    def _before(self, position: int) -> int:
-        if not self.each.tokens:
-            return self.count if position else 0
-        return min(-(-position // self.each.tokens), self.count)
+        Args:
+            chunks: of prompts, with images that are part of theirs.
+            known: tokens of every prompt that are in the prefix cache; an image that ends within them needs no encoding. Keys and values of
+                cross-attention are in no prefix cache.
+        """
+        found = 0
+        for chunk in chunks:
+            start, end = chunk.cached, chunk.cached + chunk.tokens
+            if self.crosses:
+                found += self.count if start == known and chunk.tokens else 0
+                continue
+            first = start // self.each.tokens if start == known else -(-start // self.each.tokens)
+            found += (
+                max(min(-(-end // self.each.tokens), self.count) - min(first, self.count), 0) if chunk.tokens else 0
+            )
+        return found
 
     def work(self, images: int) -> Work:
         """Return the work of encoding so many of the images in one step."""
@@ -126,7 +139,7 @@ def make_images(deployment: Deployment, images: Any, size: Any = None) -> ImageL
     count, tower = whole(images, "images", 0, MAX_IMAGES), deployment.architecture.vision
     if not count:
         if size is None and tower is not None and tower.frames is not None and tower.rule is not None:
-            return ImageLoad(1, *tower.frames, tower.rule(*tower.frames), audio=True)
+            return ImageLoad(1, *tower.frames, tower.rule(*tower.frames), audio=True, crosses=True)
         if size is not None:
             raise InputError("image-size needs images (--images N), of which there are none")
         return None
@@ -143,7 +156,7 @@ def make_images(deployment: Deployment, images: Any, size: Any = None) -> ImageL
             f"images of {architecture.name}: how its processor cuts them into patches is not known here, so they cannot be counted"
         )
     width, height = read_size(DEFAULT_SIZE if size is None else size)
-    return ImageLoad(count, width, height, tower.rule(width, height), tower.window)
+    return ImageLoad(count, width, height, tower.rule(width, height), tower.window, crosses=tower.cross)
 
 
 def with_states(deployment: Deployment, images: ImageLoad | None) -> Deployment:

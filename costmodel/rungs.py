@@ -38,19 +38,27 @@ class Load:
     context: int
     budget: int | None
     every: float
+    cached: int = 0
+    """Tokens of each prompt that are in the prefix cache."""
     images: ImageLoad | None = None
     """Of every prompt, the tokens they add to it being among those of ``prompt``."""
 
     @property
+    def new(self) -> int:
+        """Tokens of each prompt that are to be computed."""
+        return self.prompt - self.cached
+
+    @property
     def one_step_budget(self) -> int:
         """Token budget that takes all prompts in one step beside the streams."""
-        return self.prompt * self.prompts + self.streams
+        return self.new * self.prompts + self.streams
 
     def candidates(self) -> list[list[Chunk]]:
         """The mixed steps among which the longest one is: with images, those that encode some too."""
+        room = chunk_room(self.budget, self.streams)
         if self.images is not None:
-            return list(mixed_steps(self.prompt, self.prompts, chunk_room(self.budget, self.streams)))
-        return tallest_candidates(self.prompt, self.prompts, chunk_room(self.budget, self.streams))
+            return list(mixed_steps(self.prompt, self.prompts, room, self.cached))
+        return tallest_candidates(self.prompt, self.prompts, room, self.cached)
 
     def decode_work(self, windows: Iterable[Reach]) -> Work:
         """The work of a decode step of all streams."""
@@ -58,7 +66,7 @@ class Load:
 
     def prefill_work(self, windows: Iterable[Reach]) -> Work:
         """The work of a step with all prompts, whole, and nothing else."""
-        return make_work([Chunk(self.prompt)] * self.prompts, windows=windows)
+        return make_work([Chunk(self.new, self.cached)] * self.prompts, windows=windows)
 
     def mixed_work(self, chunks: Sequence[Chunk], windows: Iterable[Reach]) -> Work:
         """The work of a mixed step: the chunks, and one token for each stream."""
@@ -66,13 +74,13 @@ class Load:
 
     def encoder_work(self, chunks: Sequence[Chunk]) -> Work | None:
         """The encoder's work in the step that has these chunks; None where no image begins in them."""
-        begun = 0 if self.images is None else self.images.begun(chunks)
+        begun = 0 if self.images is None else self.images.begun(chunks, self.cached)
         return self.images.work(begun) if self.images is not None and begun else None
 
     @property
     def prompts_encoder_work(self) -> Work | None:
         """The work of encoding the images of all prompts at once."""
-        return self.encoder_work([Chunk(self.prompt)] * self.prompts)
+        return self.encoder_work([Chunk(self.new, self.cached)] * self.prompts)
 
 
 def make_load(
@@ -83,6 +91,7 @@ def make_load(
     context: Any,
     chunk: Any,
     every: Any = 10.0,
+    cached_prefix: Any = 0,
     images: ImageLoad | None = None,
 ) -> Load:
     """Check the numbers of a workload; ``chunk`` may be ``"engine"`` for vLLM's default token budget on this GPU.
@@ -104,12 +113,18 @@ def make_load(
         whole(context, "context", 0),
         None if budget is None else whole(budget, "chunk", 1),
         positive(every, "every", MAX_SECONDS),
+        whole(cached_prefix, "cached-prefix", 0),
         images,
     )
+    if load.cached >= load.prompt:
+        raise InputError(
+            f"a cached prefix of {load.cached:,} tokens leaves nothing of a prompt of {load.prompt:,}: its last token is computed in any "
+            f"case, as its logits are wanted; use at most {load.prompt - 1}"
+        )
     room = chunk_room(load.budget, load.streams)
     most = MAX_STEPS if images is None else MAX_STEPS // 10  # with images every one of them is gone through
-    if step_count(load.prompt, load.prompts, room) > most:
-        asked = f"{load.prompts} × {load.prompt}" if load.prompts > 1 else f"{load.prompt}"
+    if step_count(load.new, load.prompts, room) > most:
+        asked = f"{load.prompts} × {load.new}" if load.prompts > 1 else f"{load.new}"
         raise InputError(f"{asked} tokens at {room} per step are more than {most} steps; use a larger chunk")
     return load
 
@@ -117,8 +132,8 @@ def make_load(
 def textbook_rung(textbook: Textbook, load: Load) -> Rung:
     """Return the textbook rung: decode by bandwidth, prefill by FLOPs, the spike as the prefill of the longest chunk alone."""
     decode = textbook_decode(textbook)
-    linear = textbook_linear(textbook, load.prompt * load.prompts)
-    attention = textbook_attention(textbook, load.prompt) * load.prompts
+    linear = textbook_linear(textbook, load.new * load.prompts)
+    attention = textbook_attention(textbook, load.new, load.cached) * load.prompts
     chunks, spike = textbook_spike(textbook, load)
     gpus = textbook.gpus
     spike_linear = textbook_linear(textbook, sum(chunk.tokens for chunk in chunks))
@@ -126,7 +141,7 @@ def textbook_rung(textbook: Textbook, load: Load) -> Rung:
     spike_encoder = textbook_encoder(textbook, load.encoder_work(chunks))
     spike_attention = spike - spike_linear - spike_encoder
     images = (
-        Operator(name="encoder", flops=spike_encoder * textbook.peak, bytes=0.0, time_s=spike_encoder, bound="compute"),
+        Operator(name="encoder", flops=spike_encoder * textbook.encoder_peak, bytes=0.0, time_s=spike_encoder, bound="compute"),
     )
     return Rung(
         decode_step_s=decode,
@@ -226,4 +241,6 @@ def textbook_spike(textbook: Textbook, load: Load) -> tuple[list[Chunk], float]:
 def mixed_step_times(parameters: Parameters, load: Load) -> list[float]:
     """Return the time of every mixed step of one injection, in order [s]."""
     room = chunk_room(load.budget, load.streams)
-    return [mixed_seconds(parameters, load, chunks) for chunks in mixed_steps(load.prompt, load.prompts, room)]
+    return [
+        mixed_seconds(parameters, load, chunks) for chunks in mixed_steps(load.prompt, load.prompts, room, load.cached)
+    ]

@@ -125,7 +125,7 @@ _LLAMA_DEFAULTS: Final = {
 
 _HYBRID: Final = "its state-space or linear-attention layers have no equations here"
 _INDEXED: Final = "its sparse attention with an indexer has no equations here"
-_CROSS: Final = "encoders of text have no equations here"
+_CROSS: Final = "encoders of text, and cross-attention to them, have no equations here"
 
 REASONS: Final = {
     "bamba": _HYBRID,
@@ -195,7 +195,7 @@ def architecture_from_config(
     model_type = _model_type(outer)
     if model_type in REASONS:
         raise UnsupportedError(f"{name}: model type {model_type!r} is not covered: {REASONS[model_type]}")
-    if outer.flag("is_encoder_decoder", False) and model_type not in FAMILIES:
+    if outer.flag("is_encoder_decoder", False) and model_type != "whisper":
         raise UnsupportedError(f"{name}: model type {model_type!r} is not covered: {_CROSS}")
     text = outer
     if model_type in TOWERS:

@@ -97,7 +97,13 @@ def test_a_configuration_with_flat_keys_is_read_as_one_with_a_text_section():
 
 @pytest.mark.parametrize(
     "rule",
-    [QWEN2, DynamicImage(16, 2, *QWEN3_AREA), LongestEdge(14, 2, 1540), PooledImage(16, 3, 280), TiledImage(336, 14, 2, 16)],
+    [
+        QWEN2,
+        DynamicImage(16, 2, *QWEN3_AREA),
+        LongestEdge(14, 2, 1540),
+        PooledImage(16, 3, 280),
+        TiledImage(336, 14, 2, 16),
+    ],
 )
 @given(width=SIDES, height=SIDES)
 def test_every_image_has_tokens_and_patches(rule, width, height):

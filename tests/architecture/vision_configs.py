@@ -36,7 +36,12 @@ LLAVA = {
     "model_type": "llava",
     "image_token_index": 32_000,
     "image_seq_length": 576,
-    "text_config": {"model_type": "llama", "max_position_embeddings": 4096, "vocab_size": 32_064, "torch_dtype": "float16"},
+    "text_config": {
+        "model_type": "llama",
+        "max_position_embeddings": 4096,
+        "vocab_size": 32_064,
+        "torch_dtype": "float16",
+    },
     "vision_config": {
         "model_type": "clip_vision_model",
         "hidden_size": 1024,

@@ -74,7 +74,12 @@ def write_model(folder: Path) -> None:
     ).save_pretrained(folder)
     mean = [0.5] * 3
     processor = {"image_processor_type": "SiglipImageProcessor", "processor_class": "PaliGemmaProcessor"}
-    processor |= {"size": {"height": SIDE, "width": SIDE}, "image_seq_length": PATCHES, "image_mean": mean, "image_std": mean}
+    processor |= {
+        "size": {"height": SIDE, "width": SIDE},
+        "image_seq_length": PATCHES,
+        "image_mean": mean,
+        "image_std": mean,
+    }
     (folder / "preprocessor_config.json").write_text(json.dumps(processor), encoding="utf-8")
 
 
@@ -132,7 +137,9 @@ def main(folder: Path) -> dict[str, Any]:
             tokens = {"image": done[0].prompt_token_ids.count(1)}
 
     def medians(name: str, sizes: dict[int, int]) -> dict[str, float]:
-        return {str(key): statistics.median([s for s, of in seen[name] if of == size][1:]) for key, size in sizes.items()}
+        return {
+            str(key): statistics.median([s for s, of in seen[name] if of == size][1:]) for key, size in sizes.items()
+        }
 
     return {
         "prompts": medians("forward", {length: length for length in PROMPTS}),
