@@ -55,6 +55,7 @@ from costmodel.image_documents import image_notes, images_info
 from costmodel.memory import NOTHING, Memory, activation_parts, memory_of, stage_patterns
 from costmodel.rungs import (
     Load,
+    encoding_operators,
     longest_step,
     make_load,
     mixed_step_times,
@@ -232,7 +233,9 @@ def _prefix_cache(parameters: Parameters, load: Load, rung: Rung) -> PrefixCache
     """Return what the prefix cache saves; None where it has nothing of the prompts."""
     if not load.cached:
         return None
-    whole = total_seconds(step_operators(parameters, replace(load, cached=0).prefill_work(parameters.windows)))
+    empty = replace(load, cached=0)
+    whole = total_seconds(step_operators(parameters, empty.prefill_work(parameters.windows)))
+    whole += total_seconds(encoding_operators(parameters, empty.prompts_encoder_work))
     return PrefixCacheInfo(
         cached_tokens=load.cached,
         computed_tokens=load.new,

@@ -141,7 +141,13 @@ def textbook_rung(textbook: Textbook, load: Load) -> Rung:
     spike_encoder = textbook_encoder(textbook, load.encoder_work(chunks))
     spike_attention = spike - spike_linear - spike_encoder
     images = (
-        Operator(name="encoder", flops=spike_encoder * textbook.encoder_peak, bytes=0.0, time_s=spike_encoder, bound="compute"),
+        Operator(
+            name="encoder",
+            flops=spike_encoder * textbook.encoder_peak,
+            bytes=0.0,
+            time_s=spike_encoder,
+            bound="compute",
+        ),
     )
     return Rung(
         decode_step_s=decode,
@@ -176,7 +182,7 @@ def step_rung(parameters: Parameters, load: Load) -> Rung:
     windows = parameters.windows
     decode = step_operators(parameters, load.decode_work(windows))
     alone = step_operators(parameters, load.prefill_work(windows))
-    encoder = _encoding(parameters, load.prompts_encoder_work)
+    encoder = encoding_operators(parameters, load.prompts_encoder_work)
     chunks, spike = longest_step(parameters, load)
     decode_s = total_seconds(decode)
     return Rung(
@@ -212,7 +218,7 @@ def textbook_seconds(textbook: Textbook, chunks: list[Chunk], images: Work | Non
     return float(textbook_linear(textbook, sum(chunk.tokens for chunk in chunks)) + attention + encoder)
 
 
-def _encoding(parameters: Parameters, work: Work | None) -> list[OperatorTime[Any]]:
+def encoding_operators(parameters: Parameters, work: Work | None) -> list[OperatorTime[Any]]:
     """Return the operators of encoding images; none without any."""
     return [] if work is None or parameters.encoder is None else encoder_operators(parameters.encoder, work)
 
@@ -220,7 +226,7 @@ def _encoding(parameters: Parameters, work: Work | None) -> list[OperatorTime[An
 def mixed_operators(parameters: Parameters, load: Load, chunks: list[Chunk]) -> list[OperatorTime[Any]]:
     """Return the operators of a mixed step: these chunks beside the streams of the load, and the images that begin in them."""
     decoder = step_operators(parameters, load.mixed_work(chunks, parameters.windows))
-    return [*decoder, *_encoding(parameters, load.encoder_work(chunks))]
+    return [*decoder, *encoding_operators(parameters, load.encoder_work(chunks))]
 
 
 def mixed_seconds(parameters: Parameters, load: Load, chunks: list[Chunk]) -> float:

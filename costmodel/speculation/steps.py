@@ -91,9 +91,7 @@ def verify_work(
     return make_work(chunks, [Decodes(streams, context, tokens + 1)], windows)
 
 
-def first_pass(
-    streams: int, context: int, tokens: int, windows: Sequence[Reach], chunks: Sequence[Chunk] = ()
-) -> Work:
+def first_pass(streams: int, context: int, tokens: int, windows: Sequence[Reach], chunks: Sequence[Chunk] = ()) -> Work:
     """Return the work of the first draft pass: the rows that were verified, and one of each sequence through lm_head."""
     return replace(verify_work(streams, context, tokens, windows, chunks), rows=streams + len(chunks))
 

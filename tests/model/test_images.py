@@ -79,6 +79,25 @@ def test_every_image_is_encoded_once(count, room):
     assert sum(images.begun([chunk]) for chunk in chunks) == count
 
 
+def test_images_of_a_cached_prefix_are_not_encoded_again():
+    """Of three images of 260 tokens the first ends within 300 cached tokens, the second does not."""
+    images = make_images(deploy(GEMMA, "h100"), 3)
+    assert images.begun([Chunk(700, 300)], known=300) == 2
+    assert images.begun([Chunk(100, 300), Chunk(600, 400)], known=300) == 2
+    assert images.begun([Chunk(100, 780)], known=780) == 0
+    whole, cached = predict(100, model=GEMMA, images=3), predict(100, model=GEMMA, images=3, cached_prefix=780)
+    assert whole.best.prefill_encoder_s > cached.best.prefill_encoder_s == 0
+    known = predict(880, model=GEMMA, cached_prefix=780)
+    assert cached.best.prefill_s == known.best.prefill_s
+
+
+def test_the_prefix_cache_saves_the_encoding_too():
+    found = predict(100, model=GEMMA, images=3, cached_prefix=780)
+    assert found.prefix_cache.prefill_without_cache_s == pytest.approx(
+        predict(100, model=GEMMA, images=3).best.prefill_s
+    )
+
+
 def test_the_spike_under_a_budget_is_the_step_with_the_images():
     whole = predict(3000, model=GEMMA, images=2, streams=8)
     chunked = predict(3000, model=GEMMA, images=2, streams=8, chunk=520)
