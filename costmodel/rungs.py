@@ -53,12 +53,12 @@ class Load:
         """Token budget that takes all prompts in one step beside the streams."""
         return self.new * self.prompts + self.streams
 
-    def candidates(self) -> list[list[Chunk]]:
-        """The mixed steps among which the longest one is: with images, those that encode some too."""
+    def candidates(self, windows: Iterable[Reach] = ()) -> list[list[Chunk]]:
+        """The mixed steps among which the longest one is, of a model with these windows: with images, those that encode some too."""
         room = chunk_room(self.budget, self.streams)
         if self.images is not None:
             return list(mixed_steps(self.prompt, self.prompts, room, self.cached))
-        return tallest_candidates(self.prompt, self.prompts, room, self.cached)
+        return tallest_candidates(self.prompt, self.prompts, room, self.cached, windows)
 
     def decode_work(self, windows: Iterable[Reach]) -> Work:
         """The work of a decode step of all streams."""
@@ -236,12 +236,15 @@ def mixed_seconds(parameters: Parameters, load: Load, chunks: list[Chunk]) -> fl
 
 def longest_step(parameters: Parameters, load: Load) -> tuple[list[Chunk], float]:
     """Return the chunks of the longest mixed step, and its time: the height of the spike [s]."""
-    return longest(load.candidates(), lambda chunks: mixed_seconds(parameters, load, chunks))
+    return longest(load.candidates(parameters.windows), lambda chunks: mixed_seconds(parameters, load, chunks))
 
 
 def textbook_spike(textbook: Textbook, load: Load) -> tuple[list[Chunk], float]:
     """Return the longest chunk (or chunks of one step) on the textbook rung, and the time of its prefill alone [s]."""
-    return longest(load.candidates(), lambda chunks: textbook_seconds(textbook, chunks, load.encoder_work(chunks)))
+    windows = [window for window, _ in textbook.attention]
+    return longest(
+        load.candidates(windows), lambda chunks: textbook_seconds(textbook, chunks, load.encoder_work(chunks))
+    )
 
 
 def mixed_step_times(parameters: Parameters, load: Load) -> list[float]:

@@ -165,8 +165,14 @@ def flash_attention(scene: Scene) -> Topic:
     naive, tiled = naive_bytes(scene, tokens), tiled_bytes(scene, tokens)
     again = tiled_bytes(scene, tokens, True)
     layers = _layers(scene)
-    pairs = attended_pairs(tokens, 0)
-    one_layer = max((heads * pairs * scene.deployment.activation_bytes for _, _, heads, _ in layers), default=0.0)
+    pairs = max((attended_pairs(tokens, 0, attention.reach) for attention, *_ in layers), default=0.0)
+    one_layer = max(
+        (
+            heads * attended_pairs(tokens, 0, attention.reach) * scene.deployment.activation_bytes
+            for attention, _, heads, _ in layers
+        ),
+        default=0.0,
+    )
     slower = naive / hardware.bandwidth
     return Topic(
         number=7,

@@ -111,7 +111,7 @@ def stages_of(
         course: what the simulation saw.
         reading: its tokenisation.
         on_its_way: time until the engine has it, tokenisation included [s].
-        blocks: KV blocks of its prompt and answer, windows not looked at.
+        blocks: KV blocks of its prompt and answer in layers that keep every token.
         settings: of the engine.
         prefix_caching: whether full blocks stay.
     """
@@ -131,6 +131,10 @@ def stages_of(
     way = on_its_way - reading.seconds
     full = (prompt + output - 1) // settings.block_tokens
     kept = full if prefix_caching else 0
+    held = course.steps[-1].own_kv_blocks
+    parts = f" of {settings.block_tokens:,} tokens"
+    if held > blocks:
+        parts = f" ({count(blocks)}{parts}, the others of layers with a window or a state)"
     who = (
         f"{count(cached)} tokens are in the prefix cache; the other {count(new)}"
         if cached
@@ -192,7 +196,7 @@ def stages_of(
         ),
         Stage(
             name="free",
-            what=f"Its {plural(blocks, 'KV block')} of {settings.block_tokens} tokens are free at once. "
+            what=f"Its {plural(held, 'KV block')}{parts} are free at once. "
             + (
                 f"{count(kept)} full ones keep their K and V ({size(kept * settings.block_tokens * per_token)}) until the room is needed: "
                 "a prompt that begins with the same tokens skips their prefill."
