@@ -367,7 +367,8 @@ def _recurrent(state: StateKernel, work: Work) -> list[OperatorTime[Any]]:
         )
     if not is_zero(work.decodes):
         moved = (state.state_bytes + state.io_bytes_per_token) * work.decodes
-        moved = moved + (state.state_bytes / 2 + state.io_bytes_per_token) * work.drafted
+        if not is_zero(work.drafted):
+            moved = moved + (state.state_bytes / 2 + state.io_bytes_per_token) * work.drafted
         some = minimum(work.decodes, 1)
         moved = moved + state.weight_bytes * some
         operators.append(
