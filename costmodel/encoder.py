@@ -25,7 +25,7 @@ from costmodel.checks import whole
 from costmodel.deployment import Deployment
 from costmodel.equations.numerics import Value
 from costmodel.equations.parameters import AttentionKernel, Gemm, Parameters, Transfer
-from costmodel.equations.rates import DatasheetRates, RateSource
+from costmodel.equations.rate_sources import DatasheetRates, RateSource
 from costmodel.equations.step import OperatorTime, step_operators
 from costmodel.equations.work import Chunk, Reach, Work
 from costmodel.hardware.errors import InputError, shown

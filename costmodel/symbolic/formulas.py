@@ -27,7 +27,8 @@ from costmodel.encoder import (
     make_images,
     with_states,
 )
-from costmodel.equations.rates import CalibratedRates, DatasheetRates, RateSource
+from costmodel.equations.rate_sources import DatasheetRates, RateSource
+from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import OperatorTime, step_operators
 from costmodel.equations.textbook import (
     Textbook,
