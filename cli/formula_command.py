@@ -12,6 +12,7 @@ from costmodel.cli.options import (
     calibration_options,
     deployment_options,
     echo_json,
+    image_options,
     load_options,
     one_value_each,
     single,
@@ -66,6 +67,7 @@ NAMES_OF_UNKNOWNS = {"prompt": "n", "streams": "D", "context": "c"}
 @click.option(
     "--prompts", type=int, default=1, show_default=True, help="Long prompts that arrive together (for --solve)."
 )
+@image_options
 @click.option("--params", type=float, default=None, help="Parameter count P of the textbook rung, e.g. 8e9.")
 @calibration_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
@@ -92,6 +94,9 @@ def command(
         if len(given) != 1:
             raise InputError(f"--solve needs exactly one of {', '.join(map(_option, limits))}, not {len(given)}")
         limit = {name.replace("_ms", "_s"): value if name == "ratio" else value / 1e3 for name, value in given.items()}
+        images, size = options.pop("images"), options.pop("image_size")
+        if images or size is not None:
+            raise InputError("--solve is for prompts without images; leave out --images and --image-size")
         _print_solution(solve(unknown, rung=rung, **limit, **options), as_json)  # type: ignore[arg-type]
         return
     if given:
@@ -151,7 +156,11 @@ def _make(which: FormulaName, rung: RungName | None, options: dict[str, Any]) ->
         which,
         rung or _default_rung(options),
         **{
-            name: options[name] for name in ("prompt", "streams", "context", "chunk", "params", "engine", "calibration")
+            name: options[name]
+            for name in (
+                *("prompt", "streams", "context", "chunk", "params", "engine", "calibration"),
+                *("images", "image_size"),
+            )
         },
     )
 

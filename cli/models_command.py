@@ -19,10 +19,12 @@ from costmodel.architecture.families import architecture_from_config
 from costmodel.architecture.formats import ELEMENT_BITS
 from costmodel.architecture.pooling import pooling_files
 from costmodel.architecture.source import find_model, load_model, model_names
-from costmodel.architecture.types import Architecture, FeedForward, LayerKind
+from costmodel.architecture.types import Architecture, Attention, FeedForward, LayerKind
+from costmodel.architecture.vision import VisionTower
 from costmodel.cli.files import check_writable, write_atomically
 from costmodel.cli.options import echo_json
-from costmodel.cli.text import count, gib, parameters, percent, size, table
+from costmodel.cli.text import count, gib, parameters, percent, plural, size, table
+from costmodel.encoder import DEFAULT_SIZE, read_size
 from costmodel.equations.work import BothWays, LocalChunks, Window
 
 STATE_NAMES = {"gdn": "GDN", "mamba2": "Mamba 2"}
@@ -101,6 +103,8 @@ def show(name: str, tp: int, as_json: bool) -> None:
     )
     if tp > 1:
         click.echo(f"\nper GPU at TP {tp}")
+    if (tower := architecture.vision) is not None:
+        click.echo(f"\n{_describe_tower(tower)}")
     for text in (note, *architecture.notes):
         if text:
             click.echo(f"note: {text}")
@@ -153,6 +157,7 @@ def _summary(item: Architecture) -> dict[str, Any]:
         ],
         "kv_bytes_per_token": _kv_bytes(item),
         "state_bytes_per_sequence": _state_bytes(item),
+        "encoder": None if item.vision is None else _describe_tower(item.vision),
         "dtype": item.dtype,
         "pooling": item.pooling or None,
         "quantization": item.quantization,
@@ -185,6 +190,8 @@ def _halves(kind: LayerKind) -> list[str]:
         found.append("sparse MLA" if attention.top_k else "MLA")
     elif attention.kind == "gqa":
         found.append(_reach_word(attention.window))
+    if kind.cross is not None:
+        found.append("cross")
     if kind.state is not None:
         found.append(STATE_NAMES[kind.state.kind])
     if kind.feed_forward.kind == "moe":
@@ -192,8 +199,28 @@ def _halves(kind: LayerKind) -> list[str]:
     return found or ["FFN"]
 
 
+def _describe_tower(tower: VisionTower) -> str:
+    """Return the encoder in a line, and what it makes of an image."""
+    size = f"{tower.layers} layers of {count(tower.hidden)} and {count(tower.intermediate)}, {tower.heads} heads of {tower.head_dim}"
+    if tower.rule is None:
+        return f"encoder: {size}; its processor's rule for images is not known"
+    if tower.frames is not None:
+        return f"encoder of audio: {size}; 30 s are {count(tower.rule(*tower.frames).features)} states"
+    width, height = read_size(DEFAULT_SIZE)
+    each = tower.rule(width, height)
+    what = f"{count(each.features)} states" if tower.cross else plural(each.tokens, "token")
+    return f"encoder of images: {size}; {width} × {height} pixels are {count(each.patches)} patches and {what}"
+
+
 def _describe(kind: LayerKind) -> str:
-    return "; ".join(part for part in (_describe_mixer(kind), _describe_feed_forward(kind.feed_forward)) if part)
+    parts = (_describe_mixer(kind), _describe_cross(kind.cross), _describe_feed_forward(kind.feed_forward))
+    return "; ".join(part for part in parts if part)
+
+
+def _describe_cross(cross: Attention | None) -> str:
+    if cross is None:
+        return ""
+    return f"cross-attention, {cross.query_heads} query and {cross.kv_heads} KV heads of {cross.head_dim}"
 
 
 def _describe_mixer(kind: LayerKind) -> str:

@@ -237,6 +237,29 @@ def load_options(command: Command) -> Command:
     return command
 
 
+def image_options(command: Command) -> Command:
+    """Add the options that put images into every prompt."""
+    for option in reversed(
+        (
+            click.option(
+                "--images",
+                type=int,
+                default=0,
+                show_default=True,
+                help="Images in every prompt, for models that take them: they add tokens to it and are encoded first.",
+            ),
+            click.option(
+                "--image-size",
+                default=None,
+                metavar="WIDTHxHEIGHT",
+                help="Pixels of each image.  [default: 1024x1024]",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 def grid(**options: list[Any]) -> Iterator[dict[str, Any]]:
     """Yield every combination of the options' values, the last varying fastest.
 

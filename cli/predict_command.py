@@ -7,7 +7,16 @@ from typing import Any
 
 import click
 
-from costmodel.cli.options import Values, calibration_options, deployment_options, echo_json, grid, load_options, single
+from costmodel.cli.options import (
+    Values,
+    calibration_options,
+    deployment_options,
+    echo_json,
+    grid,
+    image_options,
+    load_options,
+    single,
+)
 from costmodel.cli.report import comparison, report
 from costmodel.cli.speculative_options import speculative_options, take_speculation
 from costmodel.deployment import PoolingError
@@ -39,6 +48,7 @@ FIGURES = ("timeline", "heights", "breakdown", "roofline")
     default=None,
     help="Parameter count P of the textbook rung, e.g. 8e9.  [default: the model's]",
 )
+@image_options
 @speculative_options
 @calibration_options
 @click.option(

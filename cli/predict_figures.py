@@ -13,6 +13,7 @@ from costmodel.cli.figures import draw_breakdown, draw_heights, draw_roofline, d
 from costmodel.cli.text import plural
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import Prediction
+from costmodel.encoder import make_images, with_encoder, with_states
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.hardware.errors import InputError
@@ -54,15 +55,18 @@ def draw(
 
 def _one(figure: str, prediction: Prediction, options: dict[str, Any]) -> Figure:
     names = ("model", "gpu", "tp", "pp", "ep", "dtype", "kv_dtype", "compute_dtype")
-    deployment = deploy(**{name: options[name] for name in names})
+    deployment = deploy(**{name: options[name] for name in names}, encoder=True)
+    images = make_images(deployment, options["images"], options["image_size"])
+    deployment = with_states(deployment, images)
     if figure == "roofline":
         return draw_roofline(prediction, deployment.hardware.peaks, deployment.hardware.bandwidth)
     calibration = choose_calibration(
         options["calibration"], deployment, options["engine"], options["assume_efficiency"]
     )
-    parameters = build_parameters(deployment, CalibratedRates(calibration) if calibration else None)
+    rates = CalibratedRates(calibration) if calibration else None
     workload = ("prompt", "prompts", "streams", "context", "chunk", "every", "cached_prefix")
-    load = make_load(deployment, **{name: options[name] for name in workload})
+    load = make_load(deployment, **{name: options[name] for name in workload}, images=images)
+    parameters = with_encoder(build_parameters(deployment, rates), deployment, images, rates)
     if figure == "timeline":
         return draw_timeline(prediction, mixed_step_times(parameters, load))
     return _heights(prediction, deployment, parameters, load)
@@ -71,7 +75,8 @@ def _one(figure: str, prediction: Prediction, options: dict[str, Any]) -> Figure
 def _heights(prediction: Prediction, deployment: Deployment, parameters: Parameters, load: Load) -> Figure:
     """Draw heights for one step and for token budgets that leave room beside the streams, down to the asked one."""
     limit = deployment.architecture.max_positions or PROMPTS[-1]
-    fitting = {length for length in PROMPTS if load.cached < length <= max(limit, load.prompt)}
+    shortest = max(load.cached, 0 if load.images is None else load.images.tokens)
+    fitting = {length for length in PROMPTS if shortest < length <= max(limit, load.prompt)}
     prompts = sorted(fitting | {load.prompt})
     budgets = [budget for budget in BUDGETS if budget > load.streams]
     if load.budget is not None:  # the title compares one step with the lowest curve: the budget that was asked for

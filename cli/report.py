@@ -30,6 +30,7 @@ def report(prediction: Prediction) -> str:
     """Return the report of one prediction."""
     parts = [
         _heading(prediction),
+        _images(prediction),
         _rungs(prediction),
         _spike(prediction),
         prefix_text(prediction),
@@ -185,6 +186,27 @@ def _load(item: Prediction, changing: Sequence[str] = ()) -> str:
     return ", ".join(parts)
 
 
+def _images(item: Prediction) -> str:
+    """Say what the images of a prompt are to the model; nothing without any."""
+    images = item.images
+    if images is None:
+        return ""
+    if images.kind == "audio":
+        return (
+            f"Audio: 30 s in every request, {count(images.width)} frames and {count(images.features)} states of the encoder; "
+            f"encoding them takes {milliseconds(item.best.prefill_encoder_s)} ms of the prefill ({item.headline} rung)"
+        )
+    resized = f"{count(images.resized_width)} × {count(images.resized_height)}"
+    tiles = f" in {plural(images.tiles, 'tile')}" if images.tiles > 1 else ""
+    many = "each" if images.count > 1 else "it"
+    return (
+        f"Images: {count(images.count)} of {count(images.width)} × {count(images.height)} pixels in every prompt; {many} becomes "
+        f"{resized}{tiles}, {count(images.patches)} patches and {plural(images.tokens_per_image, 'token')}\n"
+        f"  They are {count(images.tokens)} of the prompt's {count(item.workload.prompt_tokens)} tokens, and encoding them takes "
+        f"{milliseconds(item.best.prefill_encoder_s)} ms of its prefill ({item.headline} rung)"
+    )
+
+
 def _rungs(item: Prediction) -> str:
     names = ["textbook", "roofline"] + (["calibrated"] if item.rungs.calibrated else [])
     rungs: list[Rung] = [item.rungs.get(name) for name in names]  # type: ignore[arg-type]
@@ -197,6 +219,16 @@ def _rungs(item: Prediction) -> str:
         ["  layers' matrices", *(milliseconds(rung.prefill_linear_s) for rung in rungs)],
         ["  attention", *(milliseconds(rung.prefill_attention_s) for rung in rungs)],
         *communication,
+        *(
+            [
+                [
+                    f"  encoding {'audio' if item.images.kind == 'audio' else 'images'}",
+                    *(milliseconds(rung.prefill_encoder_s) for rung in rungs),
+                ]
+            ]
+            if item.images
+            else []
+        ),
         ["spike: longest step", *(milliseconds(rung.spike_s) for rung in rungs)],
         ["spike in decode steps", *(f"{significant(rung.spike_ratio, 3)} ×" for rung in rungs)],
     ]

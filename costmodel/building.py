@@ -11,6 +11,7 @@ from typing import TypeVar
 from costmodel.architecture.counts import (
     active_parameters,
     checkpoint_bytes,
+    crossing_parameters,
     index_bytes_per_token,
     kv_elements_per_token,
     parameter_table,
@@ -25,7 +26,7 @@ from costmodel.equations.numerics import Value, is_zero, total
 from costmodel.equations.parameters import AttentionKernel, ExpertGemm, Gemm, Parameters, Rate, Transfer
 from costmodel.equations.rate_sources import LATENT, DatasheetRates, RateSource
 from costmodel.equations.textbook import Textbook
-from costmodel.equations.work import Window, window_name
+from costmodel.equations.work import EncoderStates, Reach, Window, window_name
 from costmodel.states import state_kernels
 
 
@@ -41,6 +42,8 @@ def build_parameters(deployment: Deployment, rates: RateSource | None = None) ->
     experts: dict[tuple[object, ...], ExpertGemm] = {}
     for kind, count in _kinds(deployment):
         for linear in layer_linears(kind, deployment.architecture.hidden, deployment.tp, deployment.ep):
+            if linear.of_encoder:
+                continue  # once per request, with its encoder
             key = (linear.name, linear.inputs, linear.outputs, linear.copies, linear.fmt)
             if linear.group == "experts":
                 made = _expert_gemm(deployment, rates, kind, linear, count)
@@ -90,6 +93,9 @@ def build_textbook(deployment: Deployment, params: float | None = None) -> Textb
         active = active - table - extra
         stored = stored - table * architecture.embedding_format.bytes_per_weight
         stored = stored - extra * PLAIN_FORMATS[architecture.dtype].bytes_per_weight
+    if is_zero(deployment.encoder_states):
+        idle = crossing_parameters(architecture, deployment.layer_counts)
+        stored, active = stored - idle * deployment.activation_bytes, active - idle
     if deployment.replicas > 1:
         # Whole experts are dealt to more GPUs than divide the rest: a GPU reads a replica's share of them only.
         routed = sum(row.bytes for row in parameter_table(architecture) if row.module == "experts")
@@ -106,6 +112,7 @@ def build_textbook(deployment: Deployment, params: float | None = None) -> Textb
             head_dim = (head_dim + attention.value_head_dim) / 2
         width = attention.query_heads * head_dim * count
         widths[attention.reach] = widths[attention.reach] + width if attention.reach in widths else width
+    tower = architecture.vision
     return Textbook(
         weight_bytes=stored * share,
         active_parameters=active * share,
@@ -114,6 +121,9 @@ def build_textbook(deployment: Deployment, params: float | None = None) -> Textb
         attention_peak=deployment.hardware.peaks[deployment.attention_dtype],
         bandwidth=deployment.hardware.bandwidth,
         gpus=deployment.tp,
+        encoder_parameters=architecture.vision_parameters,
+        encoder_width=0 if tower is None else tower.heads * tower.head_dim * tower.layers,
+        encoder_peak=deployment.hardware.peaks[deployment.activation_dtype],
     )
 
 
@@ -221,12 +231,14 @@ def _lm_head(deployment: Deployment, rates: RateSource) -> Gemm:
 
 def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[AttentionKernel, ...]:
     hardware, tp = deployment.hardware, deployment.tp
-    counts: dict[Attention, Value] = {}
-    for kind, count in _kinds(deployment):
-        if kind.attention.kind == "none":
+    counts: dict[tuple[Attention, bool], Value] = {}
+    found = [(kind.attention, False, count) for kind, count in _kinds(deployment)]
+    found += [(kind.cross, True, count) for kind, count in _kinds(deployment) if kind.cross is not None]
+    for each, crosses, count in found:
+        if each.kind == "none":
             continue
-        key = replace(
-            kind.attention,
+        shape = replace(
+            each,
             qkv_bias=False,
             output_bias=False,
             qk_norm="none",
@@ -236,11 +248,12 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
             index_heads=0,
             index_head_dim=0,
         )
+        key = shape, crosses
         counts[key] = counts[key] + count if key in counts else count
     dtype = deployment.attention_dtype
-    suffixes = _attention_suffixes([attention.reach for attention in counts])
+    suffixes = _attention_suffixes([attention.reach for attention, crosses in counts if not crosses])
     kernels: list[AttentionKernel] = []
-    for attention, count in counts.items():
+    for (attention, crosses), count in counts.items():
         heads = query_heads_per_gpu(attention, tp)
         pair = 2 * heads * (attention.head_dim + attention.value_head_dim)
         # MLA decodes on the latent itself: scores over kv_lora_rank + rope, values over kv_lora_rank, for every head.
@@ -248,31 +261,29 @@ def _attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Atten
         # So does sparse attention in prefill: every query has keys of its own, and no keys and values are expanded for them
         # (vllm/v1/attention/backends/mla/flashmla_sparse.py).
         spread = absorbed if attention.kind == "mla" and attention.top_k else pair
-        window = attention.reach
+        window: Reach = EncoderStates(deployment.encoder_states) if crosses else attention.reach
         peak = hardware.peaks[dtype]
         fitted = _fitted_kinds(deployment, attention)
         prefill = rates.attention("prefill_attention", fitted, peak, hardware.bandwidth)
         decode = rates.attention("decode_attention", fitted, peak, hardware.bandwidth)
         widths = attention.head_dim + attention.value_head_dim
+        rows, windowed = 2 * widths * hardware.units * count, window is not None and not crosses
         kernels.append(
             AttentionKernel(
                 window=window,
-                suffix=suffixes[len(kernels)],
+                suffix="" if crosses else suffixes[len(kernels)],
                 flops_per_pair=spread * count,
                 flops_per_kv_token=(absorbed if attention.kind == "mla" else pair) * count,
                 kv_bytes_per_token=kv_elements_per_token(attention, tp) * deployment.kv_bytes * count,
                 count=count,
                 prefill_rate=prefill,
                 decode_rate=decode,
-                prefill_tile=rates.prefill_tile(
-                    prefill, heads * widths * deployment.activation_bytes * count, 2 * widths * hardware.units * count
-                ),
+                prefill_tile=rates.prefill_tile(prefill, heads * widths * deployment.activation_bytes * count, rows),
                 decode_split=rates.decode_split(
-                    decode, heads, kv_heads_per_gpu(attention, tp), attention.head_dim, count, window is not None
+                    decode, heads, kv_heads_per_gpu(attention, tp), attention.head_dim, count, windowed
                 ),
-                mixed_tiles=rates.mixed_tiles(
-                    prefill, heads / hardware.units, 2 * widths * hardware.units * count, count
-                ),
+                mixed_tiles=None if crosses else rates.mixed_tiles(prefill, heads / hardware.units, rows, count),
+                name="cross_attention" if crosses else "attention",
             )
         )
     return (*kernels, *_indexers(deployment, rates))
@@ -365,9 +376,10 @@ def _transfers(deployment: Deployment, rates: RateSource) -> tuple[Transfer, ...
 
 def _blocks(deployment: Deployment) -> Value:
     """Return L: layers of two mixers, attention and feed-forward; a layer that is one mixer counts half."""
-    if all(kind.mixers == 2 for kind in deployment.architecture.kinds):
-        return sum(deployment.layer_counts[1:], deployment.layer_counts[0])
-    return total(count * kind.mixers / 2 for kind, count in _kinds(deployment))
+    kinds = _kinds(deployment)
+    if all(kind.mixers == 2 for kind, _ in kinds):
+        return sum((count for _, count in kinds[1:]), kinds[0][1])
+    return total(count * kind.mixers / 2 for kind, count in kinds)
 
 
 def _layers(deployment: Deployment, chosen: Callable[[LayerKind], bool]) -> Value:
@@ -376,9 +388,13 @@ def _layers(deployment: Deployment, chosen: Callable[[LayerKind], bool]) -> Valu
 
 
 def _kinds(deployment: Deployment) -> list[tuple[LayerKind, Value]]:
-    """Return the kinds of layer with their counts, without those that there are none of: a stage of a pipeline may lack some."""
+    """Return the kinds of layer with their counts, without those that there are none of: a stage of a pipeline may lack some.
+
+    Nor with those that are left out because nothing was encoded.
+    """
     pairs = zip(deployment.architecture.kinds, deployment.layer_counts, strict=True)
-    return [(kind, count) for kind, count in pairs if not is_zero(count)]
+    encoded = not is_zero(deployment.encoder_states)
+    return [(kind, count) for kind, count in pairs if not is_zero(count) and (encoded or not kind.needs_encoder)]
 
 
 def _io_bytes(deployment: Deployment, inputs: Value, outputs: Value, dtype: str) -> Value:

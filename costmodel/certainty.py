@@ -178,6 +178,15 @@ def _size(operator: OperatorTime[Any], work: Work, parameters: Parameters) -> Ca
     return size
 
 
+def reported_encoding(parameters: Parameters, load: Load) -> dict[str, Work]:
+    """Return the encoder's work in those of the reported steps that encode images."""
+    if load.images is None:
+        return {}
+    chunks, _ = longest_step(parameters, load)
+    found = {"prefill": load.prompts_encoder_work, "spike": load.encoder_work(chunks)}
+    return {name: work for name, work in found.items() if work is not None}
+
+
 def reported_steps(parameters: Parameters, load: Load) -> dict[str, Work]:
     """Return the work of the three steps that a prediction reports: decode, prefill, spike."""
     windows = parameters.windows
@@ -194,7 +203,11 @@ COVERED = 0.9
 
 
 def intervals(
-    calibration: Calibration, rungs: dict[str, Parameters], steps: Mapping[str, Work], floor: Rung
+    calibration: Calibration,
+    rungs: dict[str, Parameters],
+    steps: Mapping[str, Work],
+    floor: Rung,
+    encoding: Mapping[str, Work] | None = None,
 ) -> Intervals | None:
     """Return prediction intervals of steps, none of which begins below that of ``floor``, the roofline rung.
 
@@ -212,7 +225,8 @@ def intervals(
     bounds = {}
     for name, work in steps.items():
         key = "decode_step_s" if name == "decode" else f"{name}_s"
-        found = step_interval(calibration, rungs["calibrated"], work, getattr(floor, key))
+        images = (encoding or {}).get(name)
+        found = step_interval(calibration, rungs["calibrated"], work, getattr(floor, key), images)
         if found is None:
             return None
         bounds[key] = found
@@ -231,7 +245,7 @@ def _whole(calibration: Calibration) -> Residuals | None:
 
 
 def step_interval(
-    calibration: Calibration, parameters: Parameters, work: Work, floor_s: float
+    calibration: Calibration, parameters: Parameters, work: Work, floor_s: float, images: Work | None = None
 ) -> tuple[float, float] | None:
     """Return the interval of one step [s], as in :func:`intervals`.
 
@@ -240,14 +254,18 @@ def step_interval(
         parameters: of the calibrated rung.
         work: of the step.
         floor_s: its time on the roofline rung.
+        images: work of the encoder in the step.
     """
     whole = _whole(calibration)
-    operators = step_operators(parameters, work)
-    point, covered = total_seconds(operators), 0.0
+    parts = [(parameters, work)]
+    if images is not None and parameters.encoder is not None:
+        parts.append((parameters.encoder, images))
+    operators = [(item, of, done) for of, done in parts for item in step_operators(of, done)]
+    point, covered = total_seconds([item for item, *_ in operators]), 0.0
     apart: dict[str, tuple[float, float]] = {}
-    for operator in operators:
+    for operator, of, done in operators:
         fitted = calibration.operators.get(operator.calibrated_by)
-        residuals = fitted.residuals_at(_size(operator, work, parameters)) if fitted else None
+        residuals = fitted.residuals_at(_size(operator, done, of)) if fitted else None
         if residuals is not None:
             covered += operator.seconds
             low, high = apart.get(operator.calibrated_by, (0.0, 0.0))

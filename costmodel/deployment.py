@@ -16,7 +16,7 @@ from costmodel.checks import text, whole
 from costmodel.dtypes import choose_compute_dtype, choose_dtypes, choose_kv_dtype, layer_formats, main_format
 from costmodel.equations.numerics import Value
 from costmodel.hardware.catalog import load_gpu
-from costmodel.hardware.errors import InputError
+from costmodel.hardware.errors import InputError, UnsupportedError
 from costmodel.hardware.profile import GpuProfile
 
 
@@ -57,6 +57,7 @@ class Deployment:
         layer_counts: layers of each kind of the architecture.
         notes: choices that were made for the user.
         siblings: other parts that the name given for the GPU may mean, canonical names.
+        encoder_states: E, states of an encoder that every sequence attends to in layers of cross-attention; 0 for none.
     """
 
     architecture: Architecture
@@ -76,6 +77,7 @@ class Deployment:
     layer_counts: tuple[Value, ...]
     notes: tuple[str, ...] = ()
     siblings: tuple[str, ...] = ()
+    encoder_states: Value = 0
 
     @property
     def gpus(self) -> int:
@@ -113,6 +115,7 @@ def deploy(
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
     pooling: bool = False,
+    encoder: bool = False,
 ) -> Deployment:
     """Resolve names and options into a :class:`Deployment`.
 
@@ -125,6 +128,7 @@ def deploy(
         kv_dtype: KV-cache dtype; None for the activations', or fp8 where the checkpoint carries KV scales.
         compute_dtype: dtype of the products; None for the best that weights and part allow.
         pooling: whether a model that pools is taken, which has no decode steps.
+        encoder: the caller counts what an encoder that serves every request takes (Whisper's); models that have one are refused else.
 
     Raises:
         InputError: unknown names, sizes that do not divide the model, a dtype that the part cannot compute in, or a model that pools
@@ -145,6 +149,10 @@ def deploy(
         raise PoolingError(
             f"{made.architecture.name} pools: it embeds or classifies documents and writes no text, so it has no decode steps, TPOT or "
             "streams; `costmodel predict`, `plan memory` and `formula prefill` take it"
+        )
+    if not encoder and made.architecture.vision is not None and made.architecture.vision.frames is not None:
+        raise UnsupportedError(
+            f"{made.architecture.name} encodes audio for every request, which only `costmodel predict` counts so far"
         )
     return made
 
@@ -306,6 +314,8 @@ def divides(architecture: Architecture, tp: int, ep: int = 1) -> bool:
     for kind in architecture.kinds:
         heads, kv_heads, ff = kind.attention.query_heads, kind.attention.kv_heads, kind.feed_forward
         if heads % tp or (kv_heads and tp % kv_heads and kv_heads % tp):
+            return False
+        if kind.cross is not None and (kind.cross.query_heads % tp or kind.cross.kv_heads % tp):
             return False
         if (state := kind.state) is not None and (state.heads % tp or (state.key_heads != 1 and state.key_heads % tp)):
             return False

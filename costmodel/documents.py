@@ -64,6 +64,29 @@ class Workload(Frozen):
     expert_parallel: int
 
 
+class Images(Frozen):
+    """The images of every prompt, which stand first in it; or the audio of every request."""
+
+    kind: Literal["image", "audio"] = "image"
+    count: int
+    width: int
+    """As they are sent [pixels]; of audio the frames of its spectrogram, whose bins are the height."""
+    height: int
+    resized_width: int
+    """After resizing, all tiles but an overview together [pixels]."""
+    resized_height: int
+    tiles: int
+    """Parts whose patches see one another, an overview included."""
+    patches: int
+    """Of one image: rows of the encoder's layers, class tokens included."""
+    features: int
+    """Of one image: rows of the projector."""
+    tokens_per_image: int
+    """That one image adds to the prompt, with the tokens that its processor sets around and between the features."""
+    tokens: int
+    """Of all images of a prompt, among its prompt_tokens."""
+
+
 class Operator(Frozen):
     """One operator of a step, per GPU."""
 
@@ -85,6 +108,8 @@ class Rung(Frozen):
     """Of that, the layers' matrix products, without lm_head."""
     prefill_attention_s: float
     prefill_communication_s: float
+    prefill_encoder_s: float = 0.0
+    """Of the prefill, encoding the prompts' images."""
     spike_s: float
     """The longest mixed step (on the textbook rung: the prefill of the longest chunk alone, as in the lesson)."""
     spike_ratio: float
@@ -193,6 +218,7 @@ class Prediction(Frozen):
     gpu: GpuInfo
     workload: Workload
     headline: RungName
+    images: Images | None = None
     rungs: Rungs
     spike: Spike
     doubling: Doubling
@@ -209,7 +235,7 @@ class Prediction(Frozen):
 
     @model_serializer(mode="wrap")
     def _omit_missing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        optional = ("pipeline", "calibration", "intervals", "prefix_cache", "speculation")
+        optional = ("images", "pipeline", "calibration", "intervals", "prefix_cache", "speculation")
         return {key: value for key, value in handler(self).items() if value is not None or key not in optional}
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,13 +11,21 @@ from typing import TYPE_CHECKING
 from costmodel.architecture.counts import (
     active_parameters,
     checkpoint_bytes,
+    cross_bytes,
     kv_bytes_per_token,
     state_bytes,
     total_parameters,
 )
 from costmodel.building import build_parameters, build_textbook, roofline_parameters
 from costmodel.calibrations import choose_calibration, uncalibrated
-from costmodel.certainty import calibration_notes, calibration_warnings, engine_of, intervals, reported_steps
+from costmodel.certainty import (
+    calibration_notes,
+    calibration_warnings,
+    engine_of,
+    intervals,
+    reported_encoding,
+    reported_steps,
+)
 from costmodel.checks import parameter_count
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import (
@@ -34,6 +43,7 @@ from costmodel.documents import (
     Workload,
 )
 from costmodel.dtypes import main_format
+from costmodel.encoder import make_images, with_encoder, with_states
 from costmodel.engine import GIB, VLLM_VERSION, default_max_num_seqs, default_token_budget, other_defaults
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
@@ -41,11 +51,13 @@ from costmodel.equations.step import step_operators, step_times
 from costmodel.equations.textbook import Textbook
 from costmodel.equations.work import Chunk
 from costmodel.hardware.calibration import Calibration
+from costmodel.image_documents import image_notes, images_info
 from costmodel.memory import NOTHING, Memory, activation_parts, memory_of, stage_patterns
 from costmodel.memory.pool import own_length, pool_of, workload_settings
 from costmodel.memory.wording import of_start
 from costmodel.rungs import (
     Load,
+    encoding_operators,
     longest_step,
     make_load,
     mixed_step_times,
@@ -78,6 +90,8 @@ def predict(
     pp: int = 1,
     ep: int = 1,
     params: float | None = None,
+    images: int = 0,
+    image_size: str | Sequence[int] | None = None,
     engine: str = "vllm",
     calibration: str | Path | Calibration | None = None,
     assume_efficiency: bool = False,
@@ -87,7 +101,7 @@ def predict(
     """Predict step times, the spike of a long prompt, and who sees it.
 
     Args:
-        prompt: tokens of the long prompt.
+        prompt: tokens of the long prompt, without those of its images.
         gpu: part, alias, or path of a profile.
         model: preset, ``config.json``, folder, or name in the local Hugging Face cache.
         streams: sequences that are decoding when the prompt arrives.
@@ -99,6 +113,8 @@ def predict(
         dtype, kv_dtype, compute_dtype: number formats of weights, KV cache and products; None follows checkpoint and part.
         tp, pp, ep: tensor-, pipeline- and expert-parallel sizes.
         params: P for the textbook rung, e.g. 8e9.
+        images: in every prompt, before its text; they add tokens to it, and their encoding is part of its prefill.
+        image_size: of each, ``"1024x768"`` or (width, height) in pixels; 1024 × 1024 if None.
         engine: ``vllm``, ``sglang`` or ``trtllm``: whose shipped calibration of this GPU is taken.
         calibration: fitted factors of this GPU instead: a file or a :class:`Calibration`; ``"none"`` for the roofline alone.
         assume_efficiency: for a part without a calibration, take the efficiencies of its nearest measured relative; the result says so
@@ -113,16 +129,20 @@ def predict(
     Raises:
         InputError: a name, number or combination that cannot be; the message names the nearest valid choice.
     """
-    deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype)
-    load = make_load(deployment, prompt, prompts, streams, context, chunk, every, cached_prefix)
+    deployment = deploy(
+        model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype, encoder=True
+    )
+    shown = make_images(deployment, images, image_size)
+    deployment = with_states(deployment, shown)
+    load = make_load(deployment, prompt, prompts, streams, context, chunk, every, cached_prefix, shown)
     plan = _planned(speculation, deployment)
     if params is not None:
         params = parameter_count(params)
     fitted = choose_calibration(calibration, deployment, engine, assume_efficiency)
-    rung_parameters = {"roofline": roofline_parameters(deployment)}
+    rung_parameters = {"roofline": with_encoder(roofline_parameters(deployment), deployment, shown)}
     rates = CalibratedRates(fitted) if fitted else None
     if rates is not None:
-        rung_parameters["calibrated"] = build_parameters(deployment, rates)
+        rung_parameters["calibrated"] = with_encoder(build_parameters(deployment, rates), deployment, shown, rates)
     textbook = build_textbook(deployment, params)
     rungs = {name: step_rung(each, load) for name, each in rung_parameters.items()}
     headline: RungName = "calibrated" if fitted else "roofline"
@@ -140,6 +160,7 @@ def predict(
     )
     server = _engine(deployment, load, asked)
     steps = reported_steps(rung_parameters[headline], load) if fitted else {}
+    encoding = reported_encoding(rung_parameters[headline], load) if fitted else {}
     warnings = _warnings(deployment, load, spike, memory)
     if asked == "vllm" and memory.fits:
         warnings += _start(deployment, load)
@@ -151,6 +172,7 @@ def predict(
         model=model_info(deployment),
         gpu=GpuInfo(name=deployment.profile.name, profile=deployment.gpu, count=deployment.gpus),
         workload=_workload(deployment, load),
+        images=images_info(shown),
         headline=headline,
         rungs=Rungs(textbook=textbook_rung(textbook, load), **rungs),
         spike=spike,
@@ -159,10 +181,16 @@ def predict(
         engine=server,
         pipeline=_pipeline(deployment, load, rates),
         calibration=fitted.name if fitted else None,
-        intervals=intervals(fitted, rung_parameters, steps, rungs["roofline"]) if fitted else None,
+        intervals=intervals(fitted, rung_parameters, steps, rungs["roofline"], encoding) if fitted else None,
         prefix_cache=_prefix_cache(rung_parameters[headline], load, rungs[headline]),
         speculation=speculated,
-        notes=(*deployment.notes, *other_defaults(asked), *calibration_notes(fitted, engine), *more_notes),
+        notes=(
+            *deployment.notes,
+            *image_notes(deployment, shown, load.budget, fitted),
+            *other_defaults(asked),
+            *calibration_notes(fitted, engine),
+            *more_notes,
+        ),
         warnings=(*warnings, *more_warnings),
     )
 
@@ -176,7 +204,10 @@ def model_info(deployment: Deployment) -> ModelInfo:
         total_parameters=total_parameters(architecture),
         active_parameters=active_parameters(architecture),
         kv_bytes_per_token=int(kv_bytes_per_token(architecture, deployment.kv_bytes)),
-        state_bytes_per_sequence=int(state_bytes(architecture, deployment.activation_bytes)),
+        state_bytes_per_sequence=int(
+            state_bytes(architecture, deployment.activation_bytes)
+            + cross_bytes(architecture, deployment.encoder_states, deployment.kv_bytes)
+        ),
         layers=architecture.layer_count,
         weights_bytes=round(checkpoint_bytes(architecture)),
         pooling=architecture.pooling or None,
@@ -207,7 +238,9 @@ def _prefix_cache(parameters: Parameters, load: Load, rung: Rung) -> PrefixCache
     """Return what the prefix cache saves; None where it has nothing of the prompts."""
     if not load.cached:
         return None
-    whole = total_seconds(step_operators(parameters, replace(load, cached=0).prefill_work(parameters.windows)))
+    empty = replace(load, cached=0)
+    whole = total_seconds(step_operators(parameters, empty.prefill_work(parameters.windows)))
+    whole += total_seconds(encoding_operators(parameters, empty.prompts_encoder_work))
     return PrefixCacheInfo(
         cached_tokens=load.cached,
         computed_tokens=load.new,
@@ -234,7 +267,7 @@ def _spike(parameters: Parameters, load: Load, rung: Rung) -> Spike:
 
 def _mixed_sum(parameters: Parameters, load: Load, room: int | None) -> tuple[float, int]:
     """Return Σ T_mixed and the number of mixed steps; many chunks of one prompt are summed as arrays."""
-    if room is None or load.prompts > 1 or load.new <= 256 * room:
+    if room is None or load.prompts > 1 or load.images is not None or load.new <= 256 * room:
         times = mixed_step_times(parameters, load)
         return sum(times), len(times)
     import numpy as np

@@ -115,7 +115,7 @@ def solve(
             "under a token budget more streams leave less room for the prompt, so the spike does not grow with them"
         )
     deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype)
-    known = {"prompt": prompt, "streams": streams, "context": context} | {unknown: LEAST[unknown]}
+    known: dict[str, Any] = {"prompt": prompt, "streams": streams, "context": context} | {unknown: LEAST[unknown]}
     load = make_load(deployment, prompts=prompts, chunk=chunk, **known)
     most = MOST[unknown]
     if unknown == "streams" and load.budget is not None:
@@ -197,7 +197,8 @@ def _chosen(
     load: Load, unknown: Unknown, quantity: Quantity, decode: Callable[[Load], float], spike: Callable[[Load], float]
 ) -> Measure:
     def value(number: int) -> float:
-        changed = replace(load, **{unknown: number})
+        number_of: dict[str, Any] = {unknown: number}
+        changed = replace(load, **number_of)
         if quantity == "decode_s":
             return decode(changed)
         height = spike(changed)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from costmodel.equations.work import Chunk, Decodes, LocalChunks, Window, Work, make_work
+from costmodel.equations.work import Chunk, Decodes, LocalChunks, Reach, Work, make_work
 from costmodel.hardware.errors import InputError
 
 PERCENTILES = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9}
@@ -65,7 +65,7 @@ def mixed_steps(prompt: int, prompts: int, room: int | None, cached: int = 0) ->
 
 
 def tallest_candidates(
-    prompt: int, prompts: int, room: int | None, cached: int = 0, windows: Iterable[Window] = ()
+    prompt: int, prompts: int, room: int | None, cached: int = 0, windows: Iterable[Reach] = ()
 ) -> list[list[Chunk]]:
     """Return the steps among which the longest one is, without going through all of them.
 
@@ -85,11 +85,11 @@ def tallest_candidates(
     return [step_chunks(prompt, prompts, room, index, cached) for index in sorted(indices)]
 
 
-def _local(windows: Iterable[Window]) -> list[LocalChunks]:
+def _local(windows: Iterable[Reach]) -> list[LocalChunks]:
     return [window for window in windows if isinstance(window, LocalChunks)]
 
 
-def mixed_work(chunks: Sequence[Chunk], streams: int, context: int, windows: Iterable[Window]) -> Work:
+def mixed_work(chunks: Sequence[Chunk], streams: int, context: int, windows: Iterable[Reach]) -> Work:
     """Return the work of a mixed step: the chunks, and one token for each of ``streams`` at ``context``."""
     return make_work(chunks, [Decodes(streams, context)], windows)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from costmodel.architecture.counts import (
@@ -74,6 +75,9 @@ def describe_kind(kind: LayerKind) -> str:
 def describe_mixer(kind: LayerKind) -> str:
     """Return what mixes the tokens of a layer."""
     attention, state = kind.attention, kind.state
+    if (cross := kind.cross) is not None:
+        own = describe_mixer(replace(kind, cross=None))
+        return (f"{own}, " if own else "") + f"cross {cross.query_heads}/{cross.kv_heads} × {cross.head_dim}"
     if state is not None:
         return f"{state.kind} {state.heads} × {state.key_dim} × {state.value_dim}"
     if attention.kind == "none":

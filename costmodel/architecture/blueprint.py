@@ -8,6 +8,7 @@ from typing import Literal
 
 from costmodel.architecture.reader import ConfigReader
 from costmodel.architecture.types import Attention, FeedForward, Pooling, StateMixer
+from costmodel.architecture.vision import VisionTower
 from costmodel.equations.work import Window
 
 
@@ -21,6 +22,7 @@ class Layer:
     norm_bias: bool = False
     state: StateMixer | None = None
     scalars: int = 0
+    cross: Attention | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ class Blueprint:
     names: ModuleNames = LLAMA_NAMES
     lm_head_bias: bool = False
     extra_parameters: int = 0
-    vision_parameters: int = 0
+    vision: VisionTower | None = None
     max_positions: int = 0
     rotary: bool = True
     final_norm: bool = True

@@ -14,6 +14,7 @@ Multi-token-prediction layers are not part of an architecture, and so are in no 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,6 +78,8 @@ def layer_small_parameters(layer: LayerKind, hidden: Value, tp: int = 1) -> Valu
     count = layer.norms * norm_parameters(hidden, layer.norm_bias) + attention_extras(layer.attention, tp)
     if layer.state is not None:
         count = count + state_extras(layer.state, tp)
+    if layer.cross is not None:
+        count = count + attention_extras(layer.cross, tp)
     return count + layer.scalars
 
 
@@ -237,6 +240,21 @@ def state_bytes(arch: Architecture, activation_bytes: float = 2.0, tp: int = 1) 
         count * state_bytes_per_sequence(kind.state, activation_bytes, tp)
         for kind, count in layer_counts(arch)
         if kind.state is not None
+    )
+
+
+def crossing_parameters(arch: Architecture, counts: Sequence[Value]) -> Value:
+    """Return the parameters of the layers that are left out where nothing is encoded; ``counts`` are the layers of each kind."""
+    pairs = zip(arch.kinds, counts, strict=True)
+    return sum(count * layer_parameters(kind, arch.hidden) for kind, count in pairs if kind.needs_encoder)
+
+
+def cross_bytes(arch: Architecture, states: Value, kv_bytes: Value = 2.0, tp: int = 1) -> Value:
+    """Return the bytes of keys and values of ``states`` of an encoder that one GPU keeps per sequence, over all layers [B]."""
+    return sum(
+        count * states * kv_elements_per_token(kind.cross, tp) * kv_bytes
+        for kind, count in layer_counts(arch)
+        if kind.cross is not None
     )
 
 

@@ -18,6 +18,7 @@ from costmodel.architecture import (
     families_moe,
     families_varied,
     towers,
+    towers_crossing,
 )
 from costmodel.architecture.blueprint import Blueprint
 from costmodel.architecture.formats import PLAIN_FORMATS
@@ -25,6 +26,7 @@ from costmodel.architecture.pooling import pooled
 from costmodel.architecture.quantization import PLAIN, Quantization, read_quantization
 from costmodel.architecture.reader import ConfigReader
 from costmodel.architecture.types import Architecture, LayerKind, Pooling
+from costmodel.architecture.vision import VisionTower
 from costmodel.hardware.errors import InputError, UnsupportedError, nearest, suggestion
 
 Family = Callable[[ConfigReader], Blueprint]
@@ -57,6 +59,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "minimax_m2": families_moe.minimax_m2,
     "mistral": families_dense.mistral,
     "mixtral": families_moe.mixtral,
+    "mllama_text_model": families_varied.mllama_text,
     "modernbert": families_encoder.modernbert,
     "nemotron-nas": families_varied.nemotron_nas,
     "nemotron_h": families_hybrid.nemotron_h,
@@ -66,7 +69,9 @@ FAMILIES: Final[dict[str, Family]] = {
     "phi3": families_dense.phi3,
     "phimoe": families_moe.phimoe,
     "qwen2": families_dense.qwen2,
+    "qwen2_5_vl_text": families_dense.qwen2,
     "qwen2_moe": families_moe.qwen2_moe,
+    "qwen2_vl_text": families_dense.qwen2,
     "qwen3": families_dense.qwen3,
     "qwen3_5_moe_text": families_hybrid.qwen3_5_moe,
     "qwen3_5_text": families_hybrid.qwen3_5,
@@ -77,36 +82,57 @@ FAMILIES: Final[dict[str, Family]] = {
     "roberta": families_encoder.roberta,
     "smollm3": families_dense.smollm3,
     "starcoder2": families_classic.starcoder2,
+    "whisper": families_varied.whisper,
     "xlm-roberta": families_encoder.roberta,
 }
 """Model types of text decoders and encoders that are understood."""
 
-TOWERS: Final[dict[str, Callable[[ConfigReader, ConfigReader], int]]] = {
+TOWERS: Final[dict[str, Callable[[ConfigReader, ConfigReader], VisionTower]]] = {
     "gemma3": towers.gemma3,
     "gemma4": towers.gemma4,
     "kimi_k25": towers.kimi_k25,
     "llama4": towers.llama4,
+    "llava": towers.llava,
     "mistral3": towers.mistral3,
+    "mllama": towers_crossing.mllama,
+    "paligemma": towers.paligemma,
+    "qwen2_5_vl": towers.qwen2_5_vl,
+    "qwen2_vl": towers.qwen2_vl,
     "qwen3_5": towers.qwen3_vl,
     "qwen3_5_moe": towers.qwen3_vl,
     "qwen3_vl": towers.qwen3_vl,
     "qwen3_vl_moe": towers.qwen3_vl,
 }
-"""Model types that wrap a text decoder (``text_config``) and a vision tower: what the tower and its projector weigh."""
+"""Model types that wrap a text decoder (``text_config``, or their own keys) and a vision tower: how tower and projector are read."""
 
 _TEXT_TYPES: Final = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "llama4": "llama4_text",
+    "llava": "llama",
     "mistral3": "mistral",
+    "mllama": "mllama_text_model",
+    "paligemma": "gemma",
+    "qwen2_5_vl": "qwen2",
+    "qwen2_vl": "qwen2",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
 }
 """The text decoder's model type where ``text_config`` does not name it."""
 
+_FLAT: Final = ("qwen2_vl", "qwen2_5_vl")
+_LLAMA_DEFAULTS: Final = {
+    "hidden_size": 4096,
+    "intermediate_size": 11_008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 32_000,
+}
+"""Of configuration_llama.py."""
+
 _HYBRID: Final = "its state-space or linear-attention layers have no equations here"
 _INDEXED: Final = "its sparse attention with an indexer has no equations here"
-_CROSS: Final = "cross-attention to an encoder has no equations here"
+_CROSS: Final = "encoders of text, and cross-attention to them, have no equations here"
 
 REASONS: Final = {
     "bamba": _HYBRID,
@@ -126,11 +152,9 @@ REASONS: Final = {
     "minimax": _HYBRID,
     "minimax_m3": _INDEXED,
     "minimax_m3_vl": _INDEXED,
-    "mllama": _CROSS,
     "rwkv": _HYBRID,
     "step3p7": "its class is not public enough to count its layers exactly",
     "t5": _CROSS,
-    "whisper": _CROSS,
     "zamba2": _HYBRID,
 }
 """Why well-known model types are refused."""
@@ -183,27 +207,27 @@ def architecture_from_config(
     model_type = _model_type(outer)
     if model_type in REASONS:
         raise UnsupportedError(f"{name}: model type {model_type!r} is not covered: {REASONS[model_type]}")
-    if outer.flag("is_encoder_decoder", False):
+    if outer.flag("is_encoder_decoder", False) and model_type != "whisper":
         raise UnsupportedError(f"{name}: model type {model_type!r} is not covered: {_CROSS}")
     text = outer
     if model_type in TOWERS:
-        text = outer.section("text_config")
+        text = _text_config(model_type, outer)
         text_type = text.text("model_type", _TEXT_TYPES.get(model_type, ""))
         tied = outer.get("tie_word_embeddings")
         if tied is not None and not text.has("tie_word_embeddings"):
             text = ConfigReader({**text.config, "tie_word_embeddings": tied}, text.where)
         blueprint = _family(name, text_type)(text)
-        weight, notes = _tower(model_type, outer, blueprint.hidden)
+        tower, notes = _tower(model_type, outer, blueprint.hidden)
         blueprint = replace(
             blueprint,
-            vision_parameters=weight,
+            vision=tower,
             notes=(*blueprint.notes, *notes),
             names=replace(
                 blueprint.names,
                 prefixes=("model.layers.", "language_model.model.layers.", "model.language_model.layers."),
             ),
         )
-        outer.ignore("text_config", "vision_config", "multimodal_projector_bias", "spatial_merge_size")
+        outer.ignore("text_config", "vision_config")
         text.finish()
     else:
         blueprint = pooled(_family(name, model_type)(outer), outer, pooling)
@@ -217,12 +241,29 @@ def architecture_from_config(
     return _assemble(blueprint, quantization, name, model_type, dtype, dtype_notes)
 
 
-def _tower(model_type: str, outer: ConfigReader, hidden: int) -> tuple[int, tuple[str, ...]]:
-    """Return what the vision tower weighs, and a note where the configuration leaves it out, as those of text-only copies do."""
+def _tower(model_type: str, outer: ConfigReader, hidden: int) -> tuple[VisionTower | None, tuple[str, ...]]:
+    """Return the vision tower, and a note where the configuration leaves it out, as those of text-only copies do."""
     if model_type == "llama4" and not outer.has("vision_config"):
-        return 0, ("the configuration has no vision_config: its vision tower is not counted",)
+        return None, ("the configuration has no vision_config: its vision tower is not counted",)
     reader = ConfigReader({**outer.config, "hidden_size": hidden}, outer.where)
-    return TOWERS[model_type](outer.section("vision_config"), reader), ()
+    tower = TOWERS[model_type](outer.section("vision_config"), reader)
+    outer.adopt(reader)
+    return tower, ()
+
+
+def _text_config(model_type: str, outer: ConfigReader) -> ConfigReader:
+    """Return the text decoder's configuration: ``text_config``, or the model's own keys as Qwen2-VL and Qwen2.5-VL are published.
+
+    LLaVA's names only what differs from the defaults of Llama.
+    """
+    if model_type in _FLAT and not outer.has("text_config"):
+        keys = {key: value for key, value in outer.config.items() if key not in ("model_type", "vision_config")}
+        outer.ignore(*keys)
+        return ConfigReader(keys, outer.where)
+    text = outer.section("text_config")
+    if model_type == "llava":
+        return ConfigReader({**_LLAMA_DEFAULTS, **text.config}, text.where)
+    return text
 
 
 def _model_type(config: ConfigReader) -> str:
@@ -287,6 +328,7 @@ def _assemble(
             layer.norm_bias,
             layer.state,
             layer.scalars,
+            layer.cross,
         )
         seen[id(layer)] = kinds.setdefault(kind, len(kinds))
         pattern.append(seen[id(layer)])
@@ -305,7 +347,7 @@ def _assemble(
         lm_head_bias=blueprint.lm_head_bias,
         kv_dtype=quantization.kv_dtype,
         max_positions=blueprint.max_positions,
-        vision_parameters=blueprint.vision_parameters,
+        vision=blueprint.vision,
         extra_parameters=blueprint.extra_parameters,
         rotary=blueprint.rotary,
         final_norm=blueprint.final_norm,

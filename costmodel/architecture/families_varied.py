@@ -22,6 +22,7 @@ from costmodel.architecture.blueprint import (
 from costmodel.architecture.families_dense import read_trunk, trunk_blueprint
 from costmodel.architecture.families_moe import read_experts
 from costmodel.architecture.reader import ConfigReader
+from costmodel.architecture.towers_crossing import whisper as whisper_tower
 from costmodel.architecture.types import NO_ATTENTION, NO_FEED_FORWARD, Attention, FeedForward
 from costmodel.equations.work import LocalChunks, Window
 
@@ -37,6 +38,21 @@ GEMMA4_NAMES = replace(
     shared=mlp_names("shared_expert.", "mlp."),
 )
 """The dense feed-forward beside Gemma 4's experts is counted as their shared expert."""
+
+MLLAMA_CROSSING = [3, 8, 13, 18, 23, 28, 33, 38]
+"""``cross_attention_layers`` of the 11B, the default of configuration_mllama.py."""
+MLLAMA_NOTE = (
+    "vLLM serves Llama 3.2 Vision up to 0.10.2 only; what later releases would do is counted here as if they did"
+)
+MLLAMA_NAMES = replace(
+    LLAMA_NAMES,
+    attention=(
+        *LLAMA_NAMES.attention,
+        ("cross.q_proj", ("cross_attn.q_proj",)),
+        ("cross.kv_proj", ("cross_attn.k_proj", "cross_attn.v_proj")),
+        ("cross.o_proj", ("cross_attn.o_proj",)),
+    ),
+)
 
 
 def llama4_text(config: ConfigReader) -> Blueprint:
@@ -219,3 +235,53 @@ def _nas_feed_forward(block: ConfigReader, hidden: int) -> FeedForward:
     if isinstance(multiple, bool) or not isinstance(multiple, int | float) or not 0 < multiple < 1000:
         raise block.fail("ffn_mult", f"must be a number above 0, not {multiple!r}")
     return FeedForward("dense", -(-int(2 * multiple * hidden / 3) // 256) * 256)
+
+
+def mllama_text(config: ConfigReader) -> Blueprint:
+    """Llama 3.2 Vision: Llama's layers, and among them some of cross-attention over the features of images (modeling_mllama.py).
+
+    Those have no self-attention, norms on heads of q and k, and two gates; without images they are left out. The embedding has eight
+    rows more than the vocabulary.
+    """
+    trunk = read_trunk(config)
+    crossing = config.items("cross_attention_layers") if config.has("cross_attention_layers") else MLLAMA_CROSSING
+    attention = read_gqa(config, trunk.hidden)
+    feed_forward = FeedForward("dense", config.integer("intermediate_size"))
+    own = Layer(attention, feed_forward)
+    cross = Layer(NO_ATTENTION, feed_forward, scalars=2, cross=replace(attention, qk_norm="head"))
+    layers = tuple(cross if index in crossing else own for index in range(trunk.layers))
+    blueprint = trunk_blueprint(trunk, layers, MLLAMA_NAMES, (MLLAMA_NOTE,))
+    return replace(blueprint, extra_parameters=8 * trunk.hidden)
+
+
+def whisper(config: ConfigReader) -> Blueprint:
+    """Whisper: an encoder of 30 s of audio, a decoder whose layers attend to their own tokens and to its states (modeling_whisper.py).
+
+    Keys have no biases; LayerNorms; positions are learned; lm_head is the embedding.
+    """
+    hidden, layers = config.integer("d_model", default=256), config.integer("decoder_layers", default=4)
+    heads = config.integer("decoder_attention_heads", default=6)
+    positions = config.integer("max_target_positions", default=448)
+    if hidden % heads:
+        raise config.fail("decoder_attention_heads", f"{heads} does not divide d_model {hidden}")
+    config.ignore(
+        "num_hidden_layers", "encoder_layerdrop", "decoder_layerdrop", "classifier_proj_size", "apply_spec_augment"
+    )
+    config.ignore(
+        "mask_feature_length", "mask_feature_min_masks", "mask_feature_prob", "median_filter_width", "alignment_heads"
+    )
+    config.ignore("lang_ids", "use_weighted_layer_sum", "is_encoder_decoder", "max_length", "scale_embedding")
+    attention = Attention("gqa", heads, heads, hidden // heads, hidden // heads, qkv_bias=True, output_bias=True)
+    feed_forward = FeedForward("dense", config.integer("decoder_ffn_dim", default=1536), gated=False, bias=True)
+    layer = Layer(attention, feed_forward, 3, norm_bias=True, cross=attention)
+    return Blueprint(
+        hidden=hidden,
+        vocabulary=config.integer("vocab_size", default=51_865),
+        layers=(layer,) * layers,
+        tied=config.flag("tie_word_embeddings", True),
+        names=MLLAMA_NAMES,
+        # A bias of every query and value was counted as one of q, k and v: keys have none.
+        extra_parameters=positions * hidden - layers * hidden,
+        max_positions=positions,
+        vision=whisper_tower(config),
+    )

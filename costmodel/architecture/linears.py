@@ -24,6 +24,7 @@ class Linear:
         copies: matrices of this shape on this GPU (experts), else 1.
         biases: bias elements on this GPU.
         fmt: how it is stored.
+        of_encoder: it serves an encoder's states, once per request, and no tokens.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Linear:
     fmt: WeightFormat
     copies: Value = 1
     biases: Value = 0
+    of_encoder: bool = False
 
     @property
     def weights(self) -> Value:
@@ -94,6 +96,22 @@ def attention_linears(
         linears.append(Linear("indexer.weights_proj", "attention", hidden, attention.index_heads, plain or fmt))
     linears.append(Linear("o_proj", "attention", h * d_v, hidden, fmt, biases=hidden if attention.output_bias else 0))
     return linears
+
+
+def cross_linears(attention: Attention, hidden: Value, fmt: WeightFormat, tp: int = 1) -> list[Linear]:
+    """Return the projections of cross-attention: queries d → h·d_h, keys and values of the encoder's states d → 2·h_kv·d_h, output.
+
+    With ``qkv_bias`` queries and values have biases, keys have none (Whisper).
+    """
+    width = query_heads_per_gpu(attention, tp) * attention.head_dim
+    cached = kv_heads_per_gpu(attention, tp) * attention.head_dim
+    q_bias, v_bias = (width, cached) if attention.qkv_bias else (0, 0)
+    o_bias = hidden if attention.output_bias else 0
+    return [
+        Linear("cross.q_proj", "attention", hidden, width, fmt, biases=q_bias),
+        Linear("cross.kv_proj", "attention", hidden, 2 * cached, fmt, biases=v_bias, of_encoder=True),
+        Linear("cross.o_proj", "attention", width, hidden, fmt, biases=o_bias),
+    ]
 
 
 def state_groups_per_gpu(state: StateMixer, tp: int) -> Value:
@@ -190,6 +208,8 @@ def layer_linears(layer: LayerKind, hidden: Value, tp: int = 1, ep: int = 1) -> 
     linears = attention_linears(layer.attention, hidden, layer.formats.attention, tp, layer.formats.router)
     if layer.state is not None:
         linears += state_linears(layer.state, hidden, layer.formats.attention, tp)
+    if layer.cross is not None:
+        linears += cross_linears(layer.cross, hidden, layer.formats.attention, tp)
     linears += feed_forward_linears(layer, hidden, tp, ep)
     if not layer.formats.overrides:
         return linears

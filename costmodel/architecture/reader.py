@@ -150,6 +150,10 @@ class ConfigReader:
         if found is not None and found != value:
             raise self.unsupported(f"{key} {shown(found)} is not covered: {reason}")
 
+    def adopt(self, other: ConfigReader) -> None:
+        """Take the keys that another reader of the same object has read as read."""
+        self._read |= other._read
+
     def ignore(self, *keys: str) -> None:
         """Mark keys as understood to have no influence."""
         self._read.update(keys)

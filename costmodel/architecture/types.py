@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat
+from costmodel.architecture.vision import VisionTower
 from costmodel.equations.numerics import Value
 from costmodel.equations.work import BothWays, Window
 
@@ -189,13 +190,20 @@ class LayerKind:
     state: StateMixer | None = None
     """The recurrent mixer of a layer that has one."""
     scalars: Value = 0
-    """Learned numbers that are no matrix, bias, norm or sink: scales of a router's inputs and experts (Gemma 4)."""
+    """Learned numbers that are no matrix, bias, norm or sink: scales of a router's inputs and experts (Gemma 4), gates (Mllama)."""
+    cross: Attention | None = None
+    """Attention over the states of an encoder, beside the layer's own or instead of it; they are as wide as the decoder."""
 
     @property
     def mixers(self) -> int:
-        """How many of the two halves of a usual layer there are: what mixes tokens, and the feed-forward."""
+        """How many of the two halves of a usual layer there are: what mixes tokens, and the feed-forward; cross-attention is one more."""
         mixes = self.attention.kind != "none" or self.state is not None
-        return int(mixes) + int(self.feed_forward.kind != "none")
+        return int(mixes) + int(self.cross is not None) + int(self.feed_forward.kind != "none")
+
+    @property
+    def needs_encoder(self) -> bool:
+        """Whether the layer is left out where a sequence has nothing encoded: one that has no attention but cross-attention."""
+        return self.cross is not None and self.attention.kind == "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +224,7 @@ class Architecture:
         kv_dtype: dtype of the KV cache if the checkpoint fixes it (``fp8`` where it carries KV scales), else None: as
             ``dtype``.
         max_positions: longest context the config allows; 0 if it does not say.
-        vision_parameters: of a vision tower and its projector, which hold memory but take no part in text steps.
+        vision: the vision tower and its projector, which hold memory, but take part only in steps with images; None without.
         extra_parameters: others that are stored but not covered by the layers (learned positions, norms of embeddings, heads).
         rotary: positions are rotations, of which engines keep a table, and not learned.
         final_norm: a norm of width d before lm_head.
@@ -240,7 +248,7 @@ class Architecture:
     lm_head_bias: bool = False
     kv_dtype: str | None = None
     max_positions: int = 0
-    vision_parameters: int = 0
+    vision: VisionTower | None = None
     extra_parameters: int = 0
     rotary: bool = True
     final_norm: bool = True
@@ -253,6 +261,11 @@ class Architecture:
     def layer_count(self) -> int:
         """L."""
         return len(self.pattern)
+
+    @property
+    def vision_parameters(self) -> int:
+        """Parameters of the vision tower and its projector."""
+        return self.vision.parameters if self.vision is not None else 0
 
     @property
     def bidirectional(self) -> bool:

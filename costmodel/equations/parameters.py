@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from costmodel.equations.numerics import Value
-from costmodel.equations.work import Window
+from costmodel.equations.work import Reach
 
 OperatorGroup = Literal["linear", "experts", "attention", "lm_head", "elementwise", "communication", "overhead"]
 
@@ -220,7 +220,7 @@ class AttentionKernel:
         prefill_tile, decode_split: the fitted forms that need more than a rate; None for the plain form.
     """
 
-    window: Window
+    window: Reach
     suffix: str
     flops_per_pair: Value
     flops_per_kv_token: Value
@@ -338,8 +338,10 @@ class Parameters:
     elementwise: Elementwise | None = None
     overheads: Overheads | None = None
     states: tuple[StateKernel, ...] = ()
+    encoder: Parameters | None = None
+    """Of the images' encoder, a step of its own before that of the decoder; None where no images are asked for."""
 
     @property
-    def windows(self) -> tuple[Window, ...]:
+    def windows(self) -> tuple[Reach, ...]:
         """The distinct windows of the model's layers."""
         return tuple(kernel.window for kernel in self.attention)

@@ -26,7 +26,7 @@ from costmodel.equations.parameters import (
     StateKernel,
     Transfer,
 )
-from costmodel.equations.work import Window, Work, longest_kv
+from costmodel.equations.work import Reach, Work, longest_kv
 
 T = TypeVar("T")
 Bound = Literal["compute", "memory", "link", "latency"]
@@ -240,7 +240,7 @@ def _grouped_experts(expert: ExpertGemm, grouped: GroupedExperts, tokens: Value)
     )
 
 
-def _attention(kernel: AttentionKernel, work: Work, windows: tuple[Window, ...]) -> list[OperatorTime[Any]]:
+def _attention(kernel: AttentionKernel, work: Work, windows: tuple[Reach, ...]) -> list[OperatorTime[Any]]:
     """Prefill and decode attention of the layers of one window; a kernel that serves nothing is left out where that is known."""
     operators = []
     if kernel.mixed_tiles is not None and not is_zero(work.prefills):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodel.equations.numerics import Value, is_zero, minimum, total
-from costmodel.equations.work import BothWays, LocalChunks, Window, attended_pairs
+from costmodel.equations.work import BothWays, LocalChunks, Window, Work, attended_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,9 @@ class Textbook:
         attention_peak: F of attention, which computes in the activations' dtype (or the KV cache's) [FLOP/s].
         bandwidth: W [B/s].
         gpus: GPUs that share every layer; work and weights divide by it.
+        encoder_parameters: P_i of the images' encoder and its projector.
+        encoder_width: h_i·d_hi·L_i of its attention.
+        encoder_peak: F of its products, which are in the activations' dtype [FLOP/s].
     """
 
     weight_bytes: Value
@@ -32,6 +35,9 @@ class Textbook:
     attention_peak: Value
     bandwidth: Value
     gpus: Value = 1
+    encoder_parameters: Value = 0
+    encoder_width: Value = 0
+    encoder_peak: Value = 1
 
 
 def textbook_decode(model: Textbook) -> Value:
@@ -61,6 +67,17 @@ def textbook_attention(model: Textbook, tokens: Value, cached: Value = 0) -> Val
 def textbook_prefill(model: Textbook, tokens: Value, cached: Value = 0) -> Value:
     """Return the time to prefill n tokens: 2·P·n/F + 2·n²·h·d_h·L/F [s]."""
     return textbook_linear(model, tokens) + textbook_attention(model, tokens, cached)
+
+
+def textbook_encoder(model: Textbook, work: Work | None) -> Value:
+    """Return the time of encoding images: 2·P_i·N_i/F + 4·A_i·h_i·d_hi·L_i/F [s]; 0 without images.
+
+    Every parameter of the tower is taken to meet every patch, and every patch to see all others of its tile.
+    """
+    if work is None:
+        return 0.0
+    flops = 2 * model.encoder_parameters * work.tokens + 4 * work.pairs[None] * model.encoder_width
+    return flops / (model.encoder_peak * model.gpus)
 
 
 def _causal_area(tokens: Value, window: Window) -> Value:

@@ -33,38 +33,55 @@ class BothWays:
         return None if self.side is None else self.side + 1
 
 
+@dataclass(frozen=True, slots=True)
+class EncoderStates:
+    """Cross-attention: every query of a sequence sees the E states that an encoder made of its image or audio."""
+
+    size: Value
+    """E [states]."""
+
+
 Window = int | LocalChunks | BothWays | None
 """Width of a sliding window in tokens, the query itself included, local chunks, or both ways; None for full causal attention."""
+Reach = Window | EncoderStates
+"""What the queries of a sequence see: of its own tokens, or an encoder's states."""
 
 
-def window_name(window: Window) -> str:
-    """Return how a window is called in names of operators: ``full``, ``window_128``, ``chunks_8192``, ``both_ways``, ``both_ways_64``."""
+def window_name(window: Reach) -> str:
+    """Return how a window is called in names of operators and columns: ``full``, ``window_128``, ``chunks_8192``, ``both_ways``,
+    ``both_ways_64``, ``encoder``.
+    """
     if window is None:
         return "full"
+    if isinstance(window, EncoderStates):
+        return "encoder"
     if isinstance(window, BothWays):
         return "both_ways" if window.side is None else f"both_ways_{window.side}"
     return f"chunks_{window.size}" if isinstance(window, LocalChunks) else f"window_{window}"
 
 
-def seen_tokens(context: Value, window: Window = None) -> Value:
+def seen_tokens(context: Value, window: Reach = None) -> Value:
     """Return the KV tokens that one query sees that has ``context`` tokens before it, itself included.
 
-    c + 1; min(c + 1, w) in a sliding window; c − w·⌊c/w⌋ + 1 in local chunks. Both ways it has nothing after it yet.
+    c + 1; min(c + 1, w) in a sliding window; c − w·⌊c/w⌋ + 1 in local chunks. Both ways it has nothing after it yet. E states of an
+    encoder.
     """
     if isinstance(window, BothWays):
         window = window.backward
     if window is None:
         return context + 1
+    if isinstance(window, EncoderStates):
+        return window.size + 0 * context
     if isinstance(window, LocalChunks):
         return context - _chunks_start(context, window.size) + 1
     return minimum(context + 1, window)
 
 
-def widest(window: Window) -> int | None:
+def widest(window: Reach) -> Value:
     """Return the most tokens that a query sees; None for all. Both ways 2·s + 1, its own and s tokens on either side."""
     if isinstance(window, BothWays):
         return None if window.side is None else 2 * window.side + 1
-    return window.size if isinstance(window, LocalChunks) else window
+    return window.size if isinstance(window, LocalChunks | EncoderStates) else window
 
 
 def _chunks_start(position: Value, size: int) -> Value:
@@ -114,22 +131,22 @@ class Work:
     rows: Value
     prefills: Value
     decodes: Value
-    pairs: dict[Window, Value]
-    prefill_kv: dict[Window, Value]
-    decode_kv: dict[Window, Value]
+    pairs: dict[Reach, Value]
+    prefill_kv: dict[Reach, Value]
+    decode_kv: dict[Reach, Value]
     chunks: tuple[Chunk, ...] = field(default=(), compare=False)
     """The chunks themselves, for forms that depend on the longest of them."""
-    decode_pairs: dict[Window, Value] | None = None
+    decode_pairs: dict[Reach, Value] | None = None
     drafted: Value = 0
     """Rows of the decoding sequences beyond one each: drafted tokens that are verified [tokens]."""
 
 
-def attended_pairs(tokens: Value, cached: Value, window: Window = None) -> Value:
+def attended_pairs(tokens: Value, cached: Value, window: Reach = None) -> Value:
     """Return the (query, key) pairs that a causal chunk attends: Σ_{j=1…q} min(c + j, w).
 
     Full attention: q·c + q(q + 1)/2. In a window w, with s = min(max(w − c, 0), q) queries that still see everything before them:
     s·c + s(s + 1)/2 + (q − s)·w. In local chunks of w the sum over positions is S(c + q) − S(c), with
-    S(n) = ⌊n/w⌋·w(w + 1)/2 + r(r + 1)/2 and r = n mod w.
+    S(n) = ⌊n/w⌋·w(w + 1)/2 + r(r + 1)/2 and r = n mod w. In cross-attention q·E.
 
     Both ways every query also sees what comes after it: q² pairs of a whole sequence instead of q(q + 1)/2; with s tokens on either side
     the causal pairs of the window s + 1, and once more those of the chunk itself, its diagonal left out.
@@ -144,6 +161,8 @@ def attended_pairs(tokens: Value, cached: Value, window: Window = None) -> Value
         return attended_pairs(tokens, cached, back) + attended_pairs(tokens, 0, back) - tokens
     if window is None:
         return tokens * cached + tokens * (tokens + 1) / 2
+    if isinstance(window, EncoderStates):
+        return tokens * window.size
     if isinstance(window, LocalChunks):
         return _chunked_pairs(cached + tokens, window.size) - _chunked_pairs(cached, window.size)
     growing = minimum(maximum(window - cached, 0), tokens)
@@ -157,8 +176,10 @@ def _chunked_pairs(tokens: Value, size: int) -> Value:
     return start * (size + 1) / 2 + rest * (rest + 1) / 2
 
 
-def chunk_kv(tokens: Value, cached: Value, window: Window = None) -> Value:
-    """Return the KV tokens that a chunk reads: c + q, min(c, w − 1) + q in a window, c mod w + q in local chunks; 0 for an empty one."""
+def chunk_kv(tokens: Value, cached: Value, window: Reach = None) -> Value:
+    """Return the KV tokens that a chunk reads: c + q, min(c, w − 1) + q in a window, c mod w + q in local chunks, E; 0 for an empty one."""
+    if isinstance(window, EncoderStates):
+        return window.size * minimum(tokens, 1)
     if isinstance(window, BothWays):
         window = window.backward
     if isinstance(window, LocalChunks):
@@ -168,7 +189,7 @@ def chunk_kv(tokens: Value, cached: Value, window: Window = None) -> Value:
     return (reached + tokens) * minimum(tokens, 1)
 
 
-def decode_kv(decodes: Decodes, window: Window = None) -> Value:
+def decode_kv(decodes: Decodes, window: Reach = None) -> Value:
     """Return the KV tokens that decoding sequences read: count·min(context + 1, w); with q queries each count·(min(context, w − 1) + q).
 
     The rows of one sequence share what they read: its K and V come from memory once, however many tokens are verified.
@@ -182,19 +203,21 @@ def _one_query(decodes: Decodes) -> bool:
     return isinstance(decodes.queries, int) and decodes.queries == 1
 
 
-def longest_kv(chunks: Iterable[Chunk], window: Window = None) -> Value:
+def longest_kv(chunks: Iterable[Chunk], window: Reach = None) -> Value:
     """Return the KV tokens that the last query of the longest chunk sees: max over chunks of min(c + q, w); 0 without chunks."""
     longest: Value = None
     for chunk in chunks:
         seen = (chunk.cached + chunk.tokens) * minimum(chunk.tokens, 1)
-        if (width := widest(window)) is not None:
+        if isinstance(window, EncoderStates):
+            seen = window.size * minimum(chunk.tokens, 1)
+        elif (width := widest(window)) is not None:
             seen = minimum(seen, width)
         longest = seen if longest is None else maximum(longest, seen)
     return 0 if longest is None else longest
 
 
 def make_work(
-    chunks: Sequence[Chunk] = (), decodes: Sequence[Decodes] = (), windows: Iterable[Window] = (None,)
+    chunks: Sequence[Chunk] = (), decodes: Sequence[Decodes] = (), windows: Iterable[Reach] = (None,)
 ) -> Work:
     """Sum the work of one step.
 

@@ -7,6 +7,9 @@ A recurrent layer keeps a state per sequence instead. It takes a block of the sa
 of the block size until a block of an attention layer is as large as a state, which is padded to it (``_align_hybrid_block_size`` of
 vllm/platforms/interface.py). With prefix caching, vLLM's default, a sequence has two such blocks: its state, and the one it began the block
 with (``MambaSpec.max_memory_usage_bytes``, cache mode ``align``); and one more for each drafted token (``num_speculative_blocks``).
+
+Layers of cross-attention keep keys and values of the E states of a sequence's encoder: ⌈E/block⌉ blocks, however long the sequence is
+(``CrossAttentionSpec``).
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ class KvGroup:
         window: tokens that a query sees; None for full attention.
         block_tokens: tokens of one block.
         layers: layer number and bytes of one of its blocks (page), in order.
-        states: blocks that a sequence has, whatever its length, of recurrent layers; 0 for attention.
+        states: blocks that a sequence has, whatever its length, of recurrent layers, or of an encoder's states; 0 for other attention.
     """
 
     window: Window
@@ -99,6 +102,7 @@ def kv_groups(
     architecture, tp = deployment.architecture, deployment.tp
     tokens_of: list[tuple[int, Window, float]] = []
     states: list[tuple[int, float]] = []
+    crossing: list[tuple[int, float]] = []
     for number, index in enumerate(architecture.pattern):
         kind = architecture.kinds[index]
         if kind.attention.caches:
@@ -107,21 +111,27 @@ def kv_groups(
         if kind.state is not None:
             size = state_bytes_per_sequence(kind.state, deployment.activation_bytes, tp, drafts)
             states.append((number, float(size)))
-    if not tokens_of and not states:
+        if kind.cross is not None and deployment.encoder_states:
+            crossing.append((number, float(layer_kv_bytes(kind.cross, deployment.kv_bytes, tp))))
+    if not tokens_of and not states and not crossing:
         return ()  # every query sees both ways: nothing is kept (vllm/v1/kv_cache_interface.py, ``EncoderOnlyAttentionSpec``)
     if states:
         block_tokens = _stretched(deployment, block_tokens, tokens_of, max(size for _, size in states))
     pages = [(number, window, round(each * block_tokens)) for number, window, each in tokens_of]
     windows = {window for _, window, _ in pages}
-    if len(windows) == 1 and not states:
+    if len(windows) == 1 and not states and not crossing:
         return (KvGroup(windows.pop(), block_tokens, tuple((number, page) for number, _, page in pages)),)
-    largest = max([page for *_, page in pages] + [-int(-size // 1) for _, size in states])
+    crossed = [round(each * block_tokens) for _, each in crossing]
+    largest = max([page for *_, page in pages] + [-int(-size // 1) for _, size in states] + crossed)
     buckets: dict[tuple[Window, int, int], list[int]] = {}
     for number, window, page in pages:
         tokens = block_tokens * (largest // page) if largest % page == 0 else block_tokens
         buckets.setdefault((window, tokens, 0), []).append(number)
     if states:
         buckets[None, block_tokens, STATE_BLOCKS + drafts] = [number for number, _ in states]
+    if crossing:
+        kept = int(kv_blocks(deployment.encoder_states, block_tokens))
+        buckets[None, block_tokens, kept] = [number for number, _ in crossing]
     counts = [len(numbers) for numbers in buckets.values()]
     size = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
     groups = []

@@ -33,7 +33,7 @@ def stage_weight_rows(deployment: Deployment, stage: int) -> tuple[ParameterRow,
         architecture,
         pattern=patterns[stage],
         final_norm=architecture.final_norm and last,
-        vision_parameters=architecture.vision_parameters if first else 0,
+        vision=architecture.vision if first else None,
         extra_parameters=architecture.extra_parameters if first else 0,
     )
     elsewhere = set() if first or (last and architecture.tied_embeddings) else {"embedding"}

@@ -10,7 +10,7 @@ from costmodel.equations.numerics import total
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.recording import Recorded, Recorder
 from costmodel.equations.step import step_operators
-from costmodel.equations.work import Chunk, Window, Work, attended_pairs, chunk_kv, seen_tokens
+from costmodel.equations.work import Chunk, Reach, Work, attended_pairs, chunk_kv, seen_tokens
 from costmodel.rungs import total_seconds
 
 MOST_CHUNKS = 12
@@ -23,7 +23,7 @@ class Clock(Protocol):
     ``reads`` are the KV tokens that the decoding sequences read, Σ min(context + 1, w), for each window w in :attr:`windows`.
     """
 
-    windows: tuple[Window, ...]
+    windows: tuple[Reach, ...]
 
     def decode(self, decodes: int, reads: Sequence[float]) -> float:
         """Return the time of a step of ``decodes`` ≥ 1 decoding sequences and nothing else [s]."""
@@ -75,7 +75,7 @@ class StepClock:
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
-        self.windows: tuple[Window, ...] = tuple(dict.fromkeys(parameters.windows))
+        self.windows: tuple[Reach, ...] = tuple(dict.fromkeys(parameters.windows))
         self._prepare: Callable[[float], tuple[float, ...]]
         self._decode: Callable[..., float]
         self._prepare, self._decode, self._run, self._run_lagging = _decode_functions(parameters, self.windows)
@@ -171,7 +171,7 @@ class FixedClock:
         prompt: tokens of a prompt.
     """
 
-    windows: tuple[Window, ...] = ()
+    windows: tuple[Reach, ...] = ()
     """No KV sums are kept: no step depends on them."""
 
     def __init__(self, decode: float, prefill: float, prompt: int) -> None:
@@ -249,7 +249,7 @@ def _affine_run(
     return start(done), lag, done
 
 
-def _work(chunks: Sequence[Chunk], decodes: Any, windows: Sequence[Window], reads: Sequence[Any]) -> Work:
+def _work(chunks: Sequence[Chunk], decodes: Any, windows: Sequence[Reach], reads: Sequence[Any]) -> Work:
     """Return the work of a step from the sums that the simulation keeps."""
     return Work(
         tokens=total([*(chunk.tokens for chunk in chunks), decodes]),
@@ -264,7 +264,7 @@ def _work(chunks: Sequence[Chunk], decodes: Any, windows: Sequence[Window], read
 
 
 def _mixed_function(
-    parameters: Parameters, windows: Sequence[Window], count: int, decoding: bool
+    parameters: Parameters, windows: Sequence[Reach], count: int, decoding: bool
 ) -> Callable[..., float]:
     """Return a step with ``count`` chunks as a function of their sizes and, where there are decodes, of them and of what they read."""
     recorder = Recorder()
@@ -282,7 +282,7 @@ def _mixed_function(
     return made
 
 
-def _decode_functions(parameters: Parameters, windows: Sequence[Window]) -> tuple[Any, Any, Any, Any]:
+def _decode_functions(parameters: Parameters, windows: Sequence[Reach]) -> tuple[Any, Any, Any, Any]:
     """Return a decode step in parts: what depends on the number of sequences alone, the rest, and loops over many steps."""
     recorder = Recorder()
     decodes = recorder.argument("d")

@@ -14,7 +14,7 @@ from costmodel.equations.numerics import total
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.recording import Recorder
 from costmodel.equations.step import step_operators
-from costmodel.equations.work import Chunk, Window, Work, attended_pairs, chunk_kv, widest
+from costmodel.equations.work import Chunk, Reach, Work, attended_pairs, chunk_kv, widest
 from costmodel.rungs import total_seconds
 from costmodel.simulation.clock import MOST_CHUNKS, Clock, compiled, summed
 from costmodel.speculation.host import NO_HOST, HostTimes
@@ -134,7 +134,7 @@ class ModelPasses:
         windows: of the target's layers, as the simulation keeps its sums.
     """
 
-    def __init__(self, speculator: Speculator, tokens: int, windows: Sequence[Window]) -> None:
+    def __init__(self, speculator: Speculator, tokens: int, windows: Sequence[Reach]) -> None:
         self._host: HostTimes = speculator.host
         self._later_passes = tokens - 1
         self._half = tokens / 2
@@ -177,7 +177,7 @@ class StepOfRows:
         windows: that the sums are given for.
     """
 
-    def __init__(self, parameters: Parameters, windows: Sequence[Window]) -> None:
+    def __init__(self, parameters: Parameters, windows: Sequence[Reach]) -> None:
         self._parameters, self._windows = parameters, tuple(windows)
         self._made: dict[tuple[int, bool], Callable[..., float]] = {}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from costmodel.equations.work import LocalChunks
+from costmodel.equations.work import EncoderStates, LocalChunks
+from costmodel.hardware.errors import InputError
 
 
 @dataclass(slots=True)
@@ -112,6 +113,12 @@ class Local:
         self.starts[at] += members
 
 
-def follow(window: int | LocalChunks) -> Window | Local:
-    """Return what keeps account of a flock's reads in layers with this window."""
+def follow(window: int | LocalChunks | EncoderStates) -> Window | Local:
+    """Return what keeps account of a flock's reads in layers with this window.
+
+    Raises:
+        InputError: cross-attention, whose encoder a simulation does not have.
+    """
+    if isinstance(window, EncoderStates):
+        raise InputError("requests that attend to an encoder's states are not simulated")
     return Local(window.size) if isinstance(window, LocalChunks) else Window(window)

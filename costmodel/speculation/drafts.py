@@ -168,7 +168,7 @@ def _head(method: str, target: Deployment, own: Architecture | None = None) -> D
         tied_embeddings=architecture.tied_embeddings and not own_head,
         embedding_format=architecture.embedding_format,
         lm_head_format=plain if own_head else architecture.lm_head_format,
-        vision_parameters=0,
+        vision=None,
         extra_parameters=0,
         notes=(),
     )

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.step import step_operators
-from costmodel.equations.work import Chunk, Decodes, Window, Work, make_work
+from costmodel.equations.work import Chunk, Decodes, Reach, Work, make_work
 from costmodel.rungs import total_seconds
 from costmodel.speculation.drafts import DraftParameters
 from costmodel.speculation.host import NO_HOST, HostTimes
@@ -85,15 +85,13 @@ class Speculator:
 
 
 def verify_work(
-    streams: int, context: int, tokens: int, windows: Sequence[Window], chunks: Sequence[Chunk] = ()
+    streams: int, context: int, tokens: int, windows: Sequence[Reach], chunks: Sequence[Chunk] = ()
 ) -> Work:
     """Return the work of a step that verifies ``tokens`` drafts of each stream, beside ``chunks``."""
     return make_work(chunks, [Decodes(streams, context, tokens + 1)], windows)
 
 
-def first_pass(
-    streams: int, context: int, tokens: int, windows: Sequence[Window], chunks: Sequence[Chunk] = ()
-) -> Work:
+def first_pass(streams: int, context: int, tokens: int, windows: Sequence[Reach], chunks: Sequence[Chunk] = ()) -> Work:
     """Return the work of the first draft pass: the rows that were verified, and one of each sequence through lm_head."""
     return replace(verify_work(streams, context, tokens, windows, chunks), rows=streams + len(chunks))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from costmodel.architecture.formats import WeightFormat
 from costmodel.architecture.types import Architecture, Attention, FeedForward, StateMixer
+from costmodel.architecture.vision import VisionTower
 from costmodel.deployment import Deployment, Hardware
 from costmodel.dtypes import main_format
 from costmodel.symbolic.nomenclature import symbol
@@ -72,6 +73,7 @@ def symbolic_deployment(deployment: Deployment) -> tuple[Deployment, dict[Any, f
             kv_bytes=cache,
             format_bytes=format_bytes,
             layer_counts=layer_counts,
+            encoder_states=symbols.make("E_x", deployment.encoder_states),
         ),
         symbols.values,
     )
@@ -85,11 +87,32 @@ def _symbolic_architecture(architecture: Architecture, symbols: Symbols) -> Arch
             attention=_symbolic_attention(kind.attention, make),
             feed_forward=_symbolic_feed_forward(kind.feed_forward, make),
             state=None if kind.state is None else _symbolic_state(kind.state, make),
+            cross=None if kind.cross is None else _symbolic_attention(kind.cross, make),
         )
         for kind in architecture.kinds
     )
     hidden, vocabulary = make("d", architecture.hidden), make("V", architecture.vocabulary)
-    return replace(architecture, kinds=kinds, hidden=hidden, vocabulary=vocabulary)
+    vision = None if architecture.vision is None else _symbolic_tower(architecture.vision, make)
+    return replace(architecture, kinds=kinds, hidden=hidden, vocabulary=vocabulary, vision=vision)
+
+
+def _symbolic_tower(tower: VisionTower, make: Callable[[str, Any], Any]) -> VisionTower:
+    return replace(
+        tower,
+        patch_inputs=make("c_i", tower.patch_inputs),
+        hidden=make("d_i", tower.hidden),
+        intermediate=make("d_fi", tower.intermediate),
+        layers=make("L_i", tower.layers),
+        heads=make("h_i", tower.heads),
+        kv_heads=make("h_i" if tower.kv_heads == tower.heads else "h_kvi", tower.kv_heads),
+        head_dim=make("d_hi", tower.head_dim),
+        windowed_layers=make("L_i", tower.windowed_layers),
+        projector=tuple(
+            replace(item, inputs=make("k_i", item.inputs), outputs=make("m_i", item.outputs))
+            for item in tower.projector
+        ),
+        fitted_head_dim=tower.head_dim,
+    )
 
 
 def _symbolic_attention(attention: Attention, make: Callable[[str, Any], Any]) -> Attention:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -12,16 +12,32 @@ import sympy
 
 from costmodel.architecture.counts import total_parameters
 from costmodel.architecture.types import Architecture
+from costmodel.architecture.vision import VisionTower
 from costmodel.building import build_parameters, build_textbook, roofline_parameters
 from costmodel.certainty import find_calibration, no_calibration
 from costmodel.checks import choice, parameter_count
 from costmodel.deployment import Deployment
 from costmodel.documents import FORMULA_NAMES, RUNG_NAMES, FormulaName, RungName
+from costmodel.encoder import (
+    ImageLoad,
+    encoder_operators,
+    encoder_parameters,
+    encoder_split,
+    encoder_work,
+    make_images,
+    with_states,
+)
 from costmodel.equations.rate_sources import DatasheetRates, RateSource
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import OperatorTime, step_operators
-from costmodel.equations.textbook import Textbook, textbook_attention, textbook_decode, textbook_linear
-from costmodel.equations.work import Chunk, Decodes, LocalChunks, Window, Work, make_work
+from costmodel.equations.textbook import (
+    Textbook,
+    textbook_attention,
+    textbook_decode,
+    textbook_encoder,
+    textbook_linear,
+)
+from costmodel.equations.work import Chunk, Decodes, LocalChunks, Reach, Window, Work, make_work
 from costmodel.hardware.calibration import FORMS, Calibration
 from costmodel.hardware.errors import InputError, shown
 from costmodel.rungs import Load, longest_step, make_load, textbook_spike
@@ -32,7 +48,7 @@ from costmodel.symbolic.nomenclature import symbol
 Definitions = tuple[tuple[Any, Any], ...]
 SHOWN_DIGITS = 6
 """Significant digits of substituted numbers."""
-WORKLOAD_SYMBOLS = ("n", "q", "s", "m", "D", "c")
+WORKLOAD_SYMBOLS = ("n", "q", "s", "m", "D", "c", "N_i", "A_i", "A_iw", "R_i", "p_i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +115,8 @@ def formula(
     context: int = 500,
     chunk: int | str | None = None,
     params: float | None = None,
+    images: int = 0,
+    image_size: str | Sequence[int] | None = None,
     engine: str = "vllm",
     calibration: str | Path | Calibration | None = None,
 ) -> Formula:
@@ -112,6 +130,7 @@ def formula(
         rung: ``textbook``, ``roofline`` or ``calibrated``.
         prompt, streams, context, chunk: n, D, c, m as numbers; ``chunk`` may be ``"engine"``.
         params: P of the textbook rung.
+        images, image_size: of the prompt, as in :func:`costmodel.predict`; ``prefill`` and ``spike`` of a prompt in one step encode them.
         engine, calibration: of the calibrated rung, as in :func:`costmodel.predict`.
 
     Raises:
@@ -123,7 +142,13 @@ def formula(
     choice(rung, RUNG_NAMES, "rung")
     if deployment.architecture.pooling and name != "prefill":
         raise InputError(f"{deployment.architecture.name} pools and has no {name} step; its formula is prefill")
-    load = make_load(deployment, prompt, 1, streams, context, chunk)
+    shown_images = make_images(deployment, images, image_size)
+    deployment = with_states(deployment, shown_images)
+    load = make_load(deployment, prompt, 1, streams, context, chunk, images=shown_images)
+    if shown_images is not None and name != "decode" and (name == "mixed" or load.budget is not None):
+        raise InputError(
+            "a formula with images is that of prefill, of a spike in one step, or of decode; leave out --chunk"
+        )
     params = None if params is None else parameter_count(params)
     fitted = find_calibration(calibration, deployment, engine)
     if rung == "calibrated" and fitted is None:
@@ -131,7 +156,8 @@ def formula(
     numbers = {symbol("D"): float(load.streams), symbol("c"): float(load.context)}
     back = _steps_back(deployment, rung, params, fitted, load) if name == "spike" else 1
     part, chunk_numbers, cases = _chunk(name, load.prompt, load.streams, load.budget, back)
-    terms, values = _terms(deployment, name, rung, part, params, fitted)
+    encoding = None if name == "decode" else shown_images
+    terms, values = _terms(deployment, name, rung, part, params, fitted, encoding)
     what = f"{deployment.architecture.name} on {deployment.gpus} × {deployment.profile.name}"
     return Formula(name, rung, terms, {**numbers, **chunk_numbers, **values}, cases, what)
 
@@ -153,11 +179,18 @@ def _terms(
     chunk: Chunk | None,
     params: float | None,
     calibration: Calibration | None,
+    images: ImageLoad | None = None,
 ) -> tuple[tuple[Term, ...], dict[Any, float]]:
     """Return the operators' expressions and the number of every symbol of model and part."""
+    encoding, image_values = (None, {}) if images is None else _symbolic_images(images)
     if rung == "textbook":
         textbook, values = symbolic_textbook(deployment, params)
-        return _textbook_terms(textbook, chunk), values
+        terms = _textbook_terms(textbook, chunk)
+        if encoding is not None and deployment.architecture.vision is not None:
+            textbook, more = _textbook_tower(textbook, deployment, deployment.architecture.vision)
+            terms += (Term("encoder", textbook_encoder(textbook, encoding)),)
+            values = values | image_values | more
+        return terms, values
     symbolic, values = symbolic_deployment(deployment)
     rates: RateSource = DatasheetRates()
     fitted: dict[Any, float] = {}
@@ -165,7 +198,44 @@ def _terms(
         rates, fitted = symbolic_rates(calibration)
     parameters = build_parameters(symbolic, rates)  # asks the rates for their symbols, which fills ``fitted``
     work = _work(name, chunk, parameters.windows)
-    return tuple(_term(operator) for operator in step_operators(parameters, work)), values | fitted
+    operators = step_operators(parameters, work)
+    if encoding is not None:
+        operators += encoder_operators(encoder_parameters(symbolic, rates, encoder_split(deployment)), encoding)
+    return tuple(_term(operator) for operator in operators), values | image_values | fitted
+
+
+def _symbolic_images(images: ImageLoad) -> tuple[Work, dict[Any, float]]:
+    """Return the work of encoding a prompt's images in symbols, and their numbers."""
+    each, count = images.each, images.count
+    numbers = {"N_i": count * each.patches, "A_i": count * each.pairs, "R_i": count * each.features}
+    numbers["p_i"] = max(each.sequences)
+    windowed: dict[Reach, Any] = {}
+    if images.window:
+        numbers["A_iw"] = count * each.windowed_pairs
+        windowed = {images.window: symbol("A_iw")}
+    work = encoder_work(
+        symbol("N_i"),
+        symbol("R_i"),
+        float(count * len(each.sequences)),
+        symbol("A_i"),
+        windowed,
+        (Chunk(symbol("p_i")),),
+    )
+    return work, {symbol(name): float(value) for name, value in numbers.items()}
+
+
+def _textbook_tower(
+    textbook: Textbook, deployment: Deployment, tower: VisionTower
+) -> tuple[Textbook, dict[Any, float]]:
+    """Return the textbook rung with symbols for the encoder too, and their numbers."""
+    names = {"P_i": tower.parameters, "h_i": tower.heads, "d_hi": tower.head_dim, "L_i": tower.layers}
+    peak, values = symbol("F"), {symbol(name): value for name, value in names.items()}
+    if build_textbook(deployment).encoder_peak != build_textbook(deployment).peak:
+        peak = symbol(f"F_{deployment.activation_dtype}")
+        values[peak] = build_textbook(deployment).encoder_peak
+    width = sympy.Mul(*(symbol(name) for name in ("h_i", "d_hi", "L_i")))
+    made = replace(textbook, encoder_parameters=symbol("P_i"), encoder_width=width, encoder_peak=peak)
+    return made, values
 
 
 def symbolic_textbook(deployment: Deployment, params: float | None = None) -> tuple[Textbook, dict[Any, float]]:
@@ -249,7 +319,7 @@ def _chunk(
     return Chunk(q, s), {n: float(prompt), m: float(budget)}, (last, remainder, *before)
 
 
-def _work(name: FormulaName, chunk: Chunk | None, windows: tuple[Window, ...]) -> Work:
+def _work(name: FormulaName, chunk: Chunk | None, windows: tuple[Reach, ...]) -> Work:
     decodes = [] if name == "prefill" else [Decodes(symbol("D"), symbol("c"))]
     return make_work([] if chunk is None else [chunk], decodes, windows)
 

@@ -70,6 +70,7 @@ POOLERS = {
 # Llama 4 are without a tower. Llama-Nemotron: its published total.
 CLASSES = {
     "Qwen3-Next-80B-A3B-Instruct": 79_674_391_296,
+    "Qwen3-VL-8B-Instruct": 8_767_123_696,
     "Qwen3.5-27B": 27_356_728_560,
     "Qwen3.5-35B-A3B": 35_107_181_936,
     "Qwen3.5-122B-A10B": 122_562_817_776,

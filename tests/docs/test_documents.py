@@ -96,7 +96,8 @@ def test_the_commands_of_the_page_of_traces_run(repo_root: Path, own_folder: Pat
 
 
 EVERYTHING = "predict --calibration {path} --pp 2 --cached-prefix 100 --draft-model eagle --speculative-tokens 3 --json"
-"""A prediction with all of its keys."""
+"""A prediction with all of its keys but those of images."""
+IMAGES = "predict --model gemma-3-4b-it --images 1 --json"
 
 
 def test_the_page_of_documents_names_every_key(repo_root: Path, own_folder: Path) -> None:
@@ -120,6 +121,7 @@ def test_the_page_of_documents_names_every_key(repo_root: Path, own_folder: Path
         assert f"costmodel.{kind}/1" in text
         missing = {key for key in keys(found) if key not in ("schema", "rung", "formula") and f"`{key}`" not in text}
         assert not missing
+    assert not {key for key in keys(document(IMAGES)) if f"`{key}`" not in text}
     sweep = document("sweep --simulate load --rate 2 --requests 5 --output 5 --prompt 50 --json")
     assert not {key for key in keys(sweep) if f"`{key}`" not in text}
     for kind in ("gpus", "gpu", "models", "model", "fit"):
@@ -128,7 +130,7 @@ def test_the_page_of_documents_names_every_key(repo_root: Path, own_folder: Path
 
 def test_keys_of_the_page_are_in_the_document(repo_root: Path, own_folder: Path) -> None:
     path = str(example(repo_root, own_folder))
-    found = set(keys(document(EVERYTHING.format(path=path))))
+    found = {*keys(document(EVERYTHING.format(path=path))), *keys(document(IMAGES))}
     table = page(repo_root, "json.md").partition("| key | content |")[2].partition("\n\n")[0]
     words = set(re.findall(r"`([a-z_0-9.]+)`", table))
     assert words - found <= {"roofline", "calibrated"}

@@ -18,7 +18,7 @@ from costmodel.architecture.families import architecture_from_config
 from costmodel.building import roofline_parameters
 from costmodel.deployment import Deployment, deploy_architecture
 from costmodel.equations.step import step_operators
-from costmodel.equations.work import Window
+from costmodel.equations.work import Reach
 from costmodel.hardware.catalog import load_gpu
 from costmodel.hardware.errors import InputError
 from costmodel.validation.fitting.choosing import AT_PEAK, BELOW, Chosen, candidates, choose
@@ -256,7 +256,7 @@ def _loss_scale(steps: Sequence[Step]) -> float:
 
 
 def _rows(
-    evaluator: Compiled, values: Mapping[str, float], steps: Sequence[Step], windows: Sequence[Window], fitted: bool
+    evaluator: Compiled, values: Mapping[str, float], steps: Sequence[Step], windows: Sequence[Reach], fitted: bool
 ) -> Iterator[Row]:
     if not steps:
         return
@@ -277,7 +277,7 @@ def _error(rows: Sequence[Row]) -> Errors:
     return errors_of(np.array([row.predicted for row in rows]), np.array([row.step.seconds for row in rows]))
 
 
-def _ranges(steps: Sequence[Step], windows: Sequence[Window]) -> dict[str, dict[str, tuple[float, float]]]:
+def _ranges(steps: Sequence[Step], windows: Sequence[Reach]) -> dict[str, dict[str, tuple[float, float]]]:
     """Return what was fitted on, by operator and variable."""
     data = step_data(steps, windows)
     kinds = range(len(dict.fromkeys(windows)))

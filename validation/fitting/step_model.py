@@ -17,7 +17,7 @@ from costmodel.building import build_parameters, roofline_parameters
 from costmodel.deployment import Deployment
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import step_times
-from costmodel.equations.work import Chunk, Decodes, Window, Work, make_work
+from costmodel.equations.work import Chunk, Decodes, Reach, Work, make_work
 from costmodel.hardware.calibration import FORMS, OPERATORS, Calibration
 from costmodel.validation.fitting.least_squares import Array, Evaluator
 from costmodel.validation.fitting.models import PLACEHOLDER, KernelModel
@@ -95,13 +95,13 @@ class Tied:
         return np.stack(columns, axis=1)
 
 
-def step_work(step: Step, windows: Iterable[Window]) -> Work:
+def step_work(step: Step, windows: Iterable[Reach]) -> Work:
     """Return the work of a measured step."""
     chunks = [Chunk(float(new), float(cached)) for new, cached in step.chunks]
     return make_work(chunks, [Decodes(1.0, float(context)) for context in step.decodes], windows)
 
 
-def step_data(steps: Sequence[Step], windows: Sequence[Window]) -> dict[str, Array]:
+def step_data(steps: Sequence[Step], windows: Sequence[Reach]) -> dict[str, Array]:
     """Return the sums of the work of measured steps, an array for each of the model's inputs."""
     sums = [_sums(step_work(step, windows), windows) for step in steps]
     return {name: np.array([float(each[name]) for each in sums], dtype=np.float64) for name in sums[0]}
@@ -112,7 +112,7 @@ BY_WINDOW: Final = ("pairs", "prefill_kv", "decode_kv")
 """Sums of the work of a step, of all and for each window of the model's layers."""
 
 
-def _sums(work: Work, windows: Sequence[Window]) -> dict[str, Any]:
+def _sums(work: Work, windows: Sequence[Reach]) -> dict[str, Any]:
     """Return the inputs of the model by name, for the work of a step."""
     found = {name: getattr(work, name) for name in SUMS}
     for index, window in enumerate(dict.fromkeys(windows)):
@@ -120,7 +120,7 @@ def _sums(work: Work, windows: Sequence[Window]) -> dict[str, Any]:
     return found
 
 
-def _work(windows: Sequence[Window]) -> Work:
+def _work(windows: Sequence[Reach]) -> Work:
     """Return the work of a step in symbols."""
     tokens, rows = (sympy.Symbol(name, positive=True) for name in ("tokens", "rows"))
     prefills, decodes = (sympy.Symbol(name, nonnegative=True) for name in ("prefills", "decodes"))

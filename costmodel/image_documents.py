@@ -1,0 +1,65 @@
+"""What a prediction says of the images of its prompts: their sizes, patches and tokens, and what their time rests on."""
+
+from __future__ import annotations
+
+from costmodel.deployment import Deployment
+from costmodel.documents import Images
+from costmodel.encoder import ImageLoad, encoder_split
+from costmodel.hardware.calibration import Calibration
+
+
+def images_info(images: ImageLoad | None) -> Images | None:
+    """Return the images as documents say them; None without any."""
+    if images is None:
+        return None
+    each = images.each
+    return Images(
+        kind="audio" if images.audio else "image",
+        count=images.count,
+        width=images.width,
+        height=images.height,
+        resized_width=each.width,
+        resized_height=each.height,
+        tiles=len(each.sequences),
+        patches=each.patches,
+        features=each.features,
+        tokens_per_image=each.tokens,
+        tokens=images.tokens,
+    )
+
+
+def image_notes(
+    deployment: Deployment, images: ImageLoad | None, budget: int | None, fitted: Calibration | None
+) -> list[str]:
+    """Return what the time of images rests on, and what of it an engine's settings change.
+
+    Args:
+        deployment: model and part.
+        images: of every prompt.
+        budget: tokens per step; None for the prompt in one step.
+        fitted: calibration in use.
+    """
+    if images is None:
+        return []
+    kind, notes = "audio" if images.audio else "images", []
+    if not images.audio:
+        notes.append(
+            "images: cut and resized as by the processor's published defaults; loading and resizing them is not counted"
+        )
+    if fitted is not None:
+        notes.append(f"{kind}: encoded at the efficiencies of the decoder's kernels; none was fitted to an encoder")
+    if deployment.tp > 1 and encoder_split(deployment) == 1:
+        notes.append(f"{kind}: TP {deployment.tp} does not divide the encoder's heads; every GPU computes all of it")
+    if deployment.encoder_states:
+        notes.append(
+            f"{kind}: every sequence, the streams' too, attends to {deployment.encoder_states:,.0f} encoder states in "
+            "layers of cross-attention, and keeps their keys and values"
+        )
+    largest = images.each.features
+    if budget is not None and images.count * largest > max(budget, largest):
+        notes.append(
+            f"images: vLLM encodes at most {max(budget, largest):,} features per step (its encoder budget is "
+            "max_num_batched_tokens, or one image if that is more) and ends a chunk before an image that is too many; "
+            "here a step encodes every image that begins in it"
+        )
+    return notes
