@@ -53,7 +53,7 @@ def draw(
 
 
 def _one(figure: str, prediction: Prediction, options: dict[str, Any]) -> Figure:
-    names = ("model", "gpu", "tp", "pp", "ep", "dtype", "kv_dtype", "compute_dtype")
+    names = ("model", "gpu", "tp", "pp", "ep", "dtype", "kv_dtype", "compute_dtype", "lora")
     deployment = deploy(**{name: options[name] for name in names})
     if figure == "roofline":
         return draw_roofline(prediction, deployment.hardware.peaks, deployment.hardware.bandwidth)

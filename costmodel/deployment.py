@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
+from costmodel.adapters import Lora, asked_lora, make_lora
 from costmodel.architecture.families import ASSUMED_DTYPES
 from costmodel.architecture.formats import ELEMENT_BITS, WeightFormat
 from costmodel.architecture.source import load_model
@@ -51,6 +52,7 @@ class Deployment:
         activation_bytes, kv_bytes: b_a and b_kv [B].
         format_bytes: b_w per weight format, scales included [B].
         layer_counts: layers of each kind of the architecture.
+        lora: adapters as the engine holds them, their targets kernels; None without.
         notes: choices that were made for the user.
         siblings: other parts that the name given for the GPU may mean, canonical names.
     """
@@ -70,6 +72,7 @@ class Deployment:
     kv_bytes: Value
     format_bytes: Mapping[WeightFormat, Value]
     layer_counts: tuple[Value, ...]
+    lora: Lora | None = None
     notes: tuple[str, ...] = ()
     siblings: tuple[str, ...] = ()
 
@@ -108,6 +111,7 @@ def deploy(
     dtype: str | None = None,
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
+    lora: object = None,
 ) -> Deployment:
     """Resolve names and options into a :class:`Deployment`.
 
@@ -119,6 +123,7 @@ def deploy(
         dtype: weight dtype; None for the checkpoint's.
         kv_dtype: KV-cache dtype; None for the activations', or fp8 where the checkpoint carries KV scales.
         compute_dtype: dtype of the products; None for the best that weights and part allow.
+        lora: LoRA adapters (:class:`~costmodel.adapters.Lora`, its fields by name, or the path of one); None for none.
 
     Raises:
         InputError: unknown names, sizes that do not divide the model, or a dtype that the part cannot compute in.
@@ -129,7 +134,7 @@ def deploy(
         None if value is None else text(value, name)
         for name, value in (("dtype", dtype), ("kv_dtype", kv_dtype), ("compute_dtype", compute_dtype))
     ]
-    return _deploy(model, gpu, *sizes, *formats, _stamp(model), _stamp(gpu))
+    return _deploy(model, gpu, *sizes, *formats, *asked_lora(lora), _stamp(model), _stamp(gpu))
 
 
 def _stamp(name: str) -> float:
@@ -155,6 +160,8 @@ def _deploy(
     dtype: str | None,
     kv_dtype: str | None,
     compute_dtype: str | None,
+    lora: Lora | None,
+    lora_notes: tuple[str, ...],
     *_stamps: float,
 ) -> Deployment:
     architecture, model_note = load_model(model)
@@ -167,7 +174,9 @@ def _deploy(
         dtype=dtype,
         kv_dtype=kv_dtype,
         compute_dtype=compute_dtype,
+        lora=lora,
         note=model_note,
+        lora_notes=lora_notes,
     )
 
 
@@ -181,14 +190,18 @@ def deploy_architecture(
     dtype: str | None = None,
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
+    lora: Lora | None = None,
     note: str = "",
+    lora_notes: tuple[str, ...] = (),
 ) -> Deployment:
     """Resolve as :func:`deploy` does, for an architecture that is in no file, such as that of a measurement.
 
     Args:
         architecture: of the model.
         gpu, tp, pp, ep, dtype, kv_dtype, compute_dtype: as in :func:`deploy`.
+        lora: adapters, as :func:`~costmodel.adapters.asked_lora` gives them.
         note: where the architecture comes from.
+        lora_notes: what should be said of them.
 
     Raises:
         InputError: as in :func:`deploy`.
@@ -202,6 +215,10 @@ def deploy_architecture(
     if compute_dtype is not None and compute_dtype not in profile.peak_flops:
         known = ", ".join(profile.peak_flops)
         raise InputError(f"{profile.name} cannot compute in {compute_dtype!r}; it has {known}")
+    adapters = None
+    if lora is not None:
+        adapters, more = make_lora(lora, architecture, tp, ep)
+        notes += [*lora_notes, *more]
     cache_dtype = choose_kv_dtype(kv_dtype, architecture, activation)
     formats = {fmt for kind in architecture.kinds for fmt in layer_formats(kind)}
     formats |= {architecture.lm_head_format, architecture.embedding_format}
@@ -238,6 +255,7 @@ def deploy_architecture(
         kv_bytes=ELEMENT_BITS[cache_dtype] / 8,
         format_bytes={fmt: fmt.bytes_per_weight for fmt in formats},
         layer_counts=tuple(architecture.pattern.count(index) for index in range(len(architecture.kinds))),
+        lora=adapters,
         notes=tuple(notes),
         siblings=choice.also,
     )

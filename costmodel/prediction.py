@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from costmodel.architecture.counts import (
     active_parameters,
@@ -22,6 +23,7 @@ from costmodel.documents import (
     Doubling,
     EngineInfo,
     GpuInfo,
+    LoraInfo,
     MemoryInfo,
     ModelInfo,
     PipelineInfo,
@@ -41,6 +43,7 @@ from costmodel.equations.textbook import Textbook
 from costmodel.equations.work import Chunk
 from costmodel.hardware.calibration import Calibration
 from costmodel.memory import Memory, activation_parts, memory_of, stage_patterns
+from costmodel.memory.adapters import adapter_elements
 from costmodel.rungs import (
     Load,
     longest_step,
@@ -67,6 +70,7 @@ def predict(
     dtype: str | None = None,
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
+    lora: object = None,
     tp: int = 1,
     pp: int = 1,
     ep: int = 1,
@@ -88,6 +92,7 @@ def predict(
         every: seconds between such prompts.
         prompts: prompts that arrive together.
         dtype, kv_dtype, compute_dtype: number formats of weights, KV cache and products; None follows checkpoint and part.
+        lora: LoRA adapters that the requests use: a :class:`costmodel.Lora`, or the path of an adapter; the textbook rung has none.
         tp, pp, ep: tensor-, pipeline- and expert-parallel sizes.
         params: P for the textbook rung, e.g. 8e9.
         engine: ``vllm``, ``sglang`` or ``trtllm``: whose shipped calibration of this GPU is taken.
@@ -101,7 +106,8 @@ def predict(
     Raises:
         InputError: a name, number or combination that cannot be; the message names the nearest valid choice.
     """
-    deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype)
+    formats: dict[str, Any] = {"dtype": dtype, "kv_dtype": kv_dtype, "compute_dtype": compute_dtype}
+    deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, **formats, lora=lora)
     load = make_load(deployment, prompt, prompts, streams, context, chunk, every)
     if params is not None:
         params = parameter_count(params)
@@ -205,6 +211,25 @@ def _doubling(textbook: Textbook, parameters: Parameters, load: Load, rung: Rung
     )
 
 
+def lora_info(deployment: Deployment) -> LoraInfo | None:
+    """Return what documents say of LoRA adapters; None without."""
+    lora = deployment.lora
+    if lora is None:
+        return None
+    patterns = stage_patterns(deployment)
+    elements = sum(
+        adapter_elements(deployment, pattern, stage == 0, stage == len(patterns) - 1)
+        for stage, pattern in enumerate(patterns)
+    )
+    return LoraInfo(
+        rank=lora.rank,
+        adapters=lora.adapters,
+        modules=tuple(lora.targets),
+        fully_sharded=lora.fully_sharded,
+        bytes_per_adapter=round(elements * deployment.activation_bytes / lora.adapters),
+    )
+
+
 def _workload(deployment: Deployment, load: Load) -> Workload:
     return Workload(
         prompt_tokens=load.prompt,
@@ -219,6 +244,7 @@ def _workload(deployment: Deployment, load: Load) -> Workload:
         tensor_parallel=deployment.tp,
         pipeline_parallel=deployment.pp,
         expert_parallel=deployment.ep,
+        lora=lora_info(deployment),
     )
 
 

@@ -145,6 +145,7 @@ class Gemm:
         count: kernels of this shape in a step.
         rate: how fast it runs.
         per_row: True if it serves R rows (lm_head) instead of N tokens.
+        adapters: places for LoRA adapters; ``weight_bytes`` are then those of one, and min(adapters, R) of them are read. 0: no adapter.
     """
 
     name: str
@@ -155,6 +156,7 @@ class Gemm:
     count: Value
     rate: Rate
     per_row: bool = False
+    adapters: Value = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,7 @@ class ExpertGemm:
         copies: experts on this GPU.
         imbalance: rows of the busiest GPU over the mean, ≥ 1; the grouped form waits for it.
         grouped: the fitted form that needs more than a rate; None for the plain form.
+        adapters: places for LoRA adapters, as :class:`Gemm` has them: a of them, each with the experts that N/a tokens choose.
     """
 
     name: str
@@ -201,6 +204,7 @@ class ExpertGemm:
     copies: Value = 1
     imbalance: Value = 1
     grouped: GroupedExperts | None = None
+    adapters: Value = 0
 
 
 @dataclass(frozen=True, slots=True)

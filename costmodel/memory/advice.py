@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from costmodel.deployment import Deployment, divides, most_gpus
@@ -41,6 +42,7 @@ def advise(deployment: Deployment, settings: EngineSettings, made: Capacity, aga
         )
     found += _first("--kv-dtype", [("kv_dtype", "fp8")], again, deployment.kv_dtype != "fp8" and longest > 0)
     found += _first("--dtype", [("dtype", name) for name in DTYPES if name != deployment.dtype], again)
+    found += _fewer_adapters(deployment, again)
     architecture, ep = deployment.architecture, deployment.ep
     most = most_gpus(architecture)
     sizes = [size for size in range(deployment.tp + 1, min(most, MOST_GPUS) + 1) if divides(architecture, size, ep)]
@@ -60,6 +62,16 @@ def _smaller_cache(given: int, excess: float, again: Again) -> list[MemoryAdvice
         return []
     concurrency = plan.memory.max_concurrency
     return [MemoryAdvice(change="--kv-cache-memory-gib", value=f"{hundredths / 100:g}", max_concurrency=concurrency)]
+
+
+def _fewer_adapters(deployment: Deployment, again: Again) -> list[MemoryAdvice]:
+    """Return fewer places for LoRA adapters, as advice; nothing if there are none or if it would not do."""
+    lora = deployment.lora
+    for _, adapters in _halves("adapters", 1 if lora is None else int(lora.adapters)):
+        plan = again(lora=replace(lora, adapters=adapters)) if lora is not None else None
+        if plan is not None and plan.memory.fits:
+            return [MemoryAdvice(change="--loras", value=str(adapters), max_concurrency=plan.memory.max_concurrency)]
+    return []
 
 
 def _halves(name: str, value: int, least: int = 1) -> list[tuple[str, Any]]:

@@ -34,6 +34,7 @@ class PlanOptions(TypedDict, total=False):
     dtype: str | None
     kv_dtype: str | None
     compute_dtype: str | None
+    lora: object
     engine: str
     calibration: str | Path | Calibration | None
     assume_efficiency: bool

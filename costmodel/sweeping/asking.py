@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.adapters import plain
 from costmodel.calibrations import choose_calibration
 from costmodel.checks import choice
 from costmodel.deployment import Deployment, deploy
@@ -45,6 +46,7 @@ def sweep(
     ep: int = 1,
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
+    lora: object = None,
     engine: str = "vllm",
     calibration: str | Path | None = None,
     assume_efficiency: bool = False,
@@ -81,8 +83,8 @@ def sweep(
         streams: sequences that decode; clients of a closed loop.
         context: tokens that each has in the KV cache (not of a load).
         output: tokens of an answer; None to leave out what depends on it.
-        ep, kv_dtype, compute_dtype, engine, calibration, assume_efficiency: of all rows, as in :func:`costmodel.predict`. The calibration
-            is a file or ``"none"``; one for a single part needs that part alone.
+        ep, kv_dtype, compute_dtype, lora, engine, calibration, assume_efficiency: of all rows, as in :func:`costmodel.predict`.
+            The calibration is a file or ``"none"``; one for a single part needs that part alone.
         prices: price per hour of one GPU: by name, or a CSV or TOML table (:func:`costmodel.prices.read_prices`).
         simulate: ``"load"`` or ``"interference"``: simulate each instead (:func:`costmodel.simulate_load`,
             :func:`costmodel.simulate_interference`).
@@ -102,7 +104,7 @@ def sweep(
     """
     grid = make_grid(model, gpu, tp, dtype, chunk, rate, prompt, streams, context, output)
     priced = {} if prices is None else read_prices(prices).per_hour
-    placed = {"ep": ep, "kv_dtype": kv_dtype, "compute_dtype": compute_dtype}
+    placed = {"ep": ep, "kv_dtype": kv_dtype, "compute_dtype": compute_dtype, "lora": plain(lora)}
     fitted = {"engine": engine, "calibration": calibration, "assume_efficiency": assume_efficiency}
     if simulate is None:
         _refuse_simulation_only(

@@ -158,7 +158,7 @@ def _without(grid: Grid, name: str, why: str, value: Any) -> Grid:
 def _points(grid: Grid, asked: Asked) -> Iterator[_Point]:
     """Yield every row to be, in order."""
     for each in grid.deployments():
-        placed = {name: asked.server[name] for name in ("ep", "kv_dtype", "compute_dtype")}
+        placed = {name: asked.server[name] for name in ("ep", "kv_dtype", "compute_dtype", "lora")}
         deployment: Deployment | None = None
         problem = None
         try:

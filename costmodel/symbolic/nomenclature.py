@@ -69,6 +69,8 @@ ENTRIES = (
     Entry("d_s", "d_s", "–", "width of the shared experts", integer=True),
     Entry("E", "E", "experts", "routed experts", integer=True),
     Entry("k", "k", "experts", "experts per token", integer=True),
+    Entry("r_A", "r_A", "–", "rank of LoRA adapters, as the engine has it (max_lora_rank)", integer=True),
+    Entry("n_A", "n_A", "adapters", "LoRA adapters that requests of a step use at most (max_loras)", integer=True),
     Entry("V", "V", "entries", "vocabulary", integer=True),
     Entry("b_w", "b_w", "B", "bytes per weight of a module, scales included"),
     Entry("b_a", "b_a", "B", "bytes per activation"),
