@@ -137,7 +137,8 @@ ran most rows.
 
 Forms and rules of exclusion were chosen by people who looked at such errors, mostly of the vLLM tables of the H100, H200, B200, A100
 and L40S, and for attention and all-reduces at those of the other parts and engines as well: shapes are held out, forms are not. Which
-form a part takes follows from its kernels (FlashAttention-2 before Hopper, CUTLASS tiles for fp8 on Hopper, vLLM's own all-reduce), and
+form a part takes follows from its kernels (FlashAttention-2 before Hopper, CUTLASS tiles for fp8 on Hopper, vLLM's own all-reduce,
+rings over PCIe), and
 a term that the fitted rows put at zero is left out. Rows that a rule takes are counted one after another, as `costmodel fit` prints
 them.
 

@@ -5,7 +5,8 @@
     python benchmarks/sweep_speed.py --json      # one document: costmodel.benchmark/1
 
 The points are all columns of `costmodel.sweep`: decode step, prefill, spike and who sees it, memory, and TTFT and TPOT of the closed loop.
-Serial and parallel simulations take turns, worker processes started anew each time, so that both see the same load of the machine.
+Serial and parallel simulations take turns, so that both see the same load of the machine; worker processes are new each time, those
+of Dask (where it is installed) once.
 """
 
 from __future__ import annotations
@@ -68,23 +69,40 @@ def point_rows(quick: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def simulation_row(quick: bool) -> dict[str, Any]:
-    """Time simulations one after another and in parallel, in turns; the rows must be the same."""
+def simulation_row(quick: bool, what: str, **parallel: Any) -> dict[str, Any]:
+    """Time simulations one after another and in parallel, in turns; the rows must be the same.
+
+    Args:
+        quick: fewer simulations, once.
+        what: name of the row.
+        parallel: options of the sweep that runs in parallel.
+    """
     asked = LOADS | ({"rate": [2.0, 6.0]} if quick else {})
-    count, ratios, serial_s, parallel_s = cores(), [], [], []
+    ratios, serial_s, parallel_s = [], [], []
     for _ in range(1 if quick else 3):
         seconds, serial = timed(**asked, workers=1)
-        faster, parallel = timed(**asked)
-        if serial.document() != parallel.document():
-            raise SystemExit("the rows of serial and parallel simulations differ")
+        faster, other = timed(**asked, **parallel)
+        if serial.document() != other.document():
+            raise SystemExit(f"the rows of serial simulations and of {what} differ")
         serial_s.append(seconds)
         parallel_s.append(faster)
         ratios.append(seconds / faster)
     return {
-        "what": f"simulations on {count} cores", "points": len(serial), "seconds": statistics.median(parallel_s),
+        "what": what, "points": len(serial), "seconds": statistics.median(parallel_s),
         "serial_s": statistics.median(serial_s), "ratio": statistics.median(ratios),
-        "goal_ratio": SCALING if count == 2 and not quick else None,
+        "goal_ratio": SCALING if cores() == 2 and not quick else None,
     }  # fmt: skip
+
+
+def dask_rows(quick: bool) -> list[dict[str, Any]]:
+    """Time simulations on two Dask workers of this machine; none where Dask is not installed."""
+    try:
+        from distributed import LocalCluster
+    except ImportError:
+        return []
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        timed(**LOADS | {"rate": [1.0, 2.0]}, dask=cluster.scheduler_address)  # what the workers import is not timed
+        return [simulation_row(quick, "simulations on 2 Dask workers", dask=cluster.scheduler_address)]
 
 
 def main() -> int:
@@ -93,7 +111,11 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few points: shows that everything works")
     parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
     given = parser.parse_args()
-    rows = [*point_rows(given.quick), simulation_row(given.quick)]
+    rows = [
+        *point_rows(given.quick),
+        simulation_row(given.quick, f"simulations on {cores()} cores"),
+        *dask_rows(given.quick),
+    ]
     versions = {"costmodel": costmodel.__version__, "python": platform.python_version(), "numpy": np.__version__}
     if given.json:
         print(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,12 +50,12 @@ def _check(path: Path, target: Path, force: bool, new_folder: bool) -> None:
         raise InputError(f"cannot save {path}: no permission to write in {folder}")
 
 
-def write_atomically(path: Path, content: str | bytes, force: bool) -> None:
+def write_atomically(path: Path, content: str | bytes | Iterable[str], force: bool) -> None:
     """Write a file whole or not at all: to a temporary file beside it, which then takes the name. Makes its folder if need be.
 
     Args:
         path: file to write.
-        content: of the file.
+        content: of the file, or pieces of it that are written one after another.
         force: whether a file of that name may be replaced, also one that came up since :func:`check_writable` looked.
 
     Raises:
@@ -65,7 +66,8 @@ def write_atomically(path: Path, content: str | bytes, force: bool) -> None:
     try:
         target.parent.mkdir(exist_ok=True)
         with temporary.open("xb") as stream:
-            stream.write(content.encode("utf-8") if isinstance(content, str) else content)
+            for piece in [content] if isinstance(content, str | bytes) else content:
+                stream.write(piece.encode("utf-8") if isinstance(piece, str) else piece)
         if force:
             if target.exists():
                 shutil.copymode(target, temporary)

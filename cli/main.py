@@ -78,7 +78,8 @@ class LazyGroup(click.Group):
         kwargs["standalone_mode"] = False
         try:
             result = self._run(*args, **kwargs)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # closed before the start (>&-)
+                sys.stdout.flush()
             sys.exit(result if isinstance(result, int) else 0)
         except CostModelError as error:
             _fail(str(error), error.exit_code)

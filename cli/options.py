@@ -13,14 +13,12 @@ import click
 from costmodel.cli.lora_options import lora_options
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.shipped import ENGINES
+from costmodel.simulation.options import ONE_STEP
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PROMPT_PRESETS = {"chat": 1730, "summarisation": 7060, "summarization": 7060}
 """Median prompts of a chat and of a summarisation trace, as the lesson gives them [tokens]."""
-
-ONE_STEP = ("none", "one-step")
-"""What a token budget without a limit is called."""
 
 MAX_CONFIGURATIONS = 2000
 """Largest grid that one call of predict takes."""
@@ -36,7 +34,7 @@ class Values(ListType):
     """One value or several, separated by commas.
 
     Args:
-        kind: ``tokens``, ``whole``, ``text`` or ``chunk``.
+        kind: ``tokens``, ``whole``, ``number``, ``text`` or ``chunk``.
         several: whether the command takes several, which the help then shows; :func:`single` refuses them elsewhere.
     """
 
@@ -55,16 +53,20 @@ class Values(ListType):
         if not all(pieces):
             self.fail(f"{value!r} has an empty value between commas", param, ctx)
         if self.kind != "text" and _looks_like_thousands(pieces, self.kind):
+            again = ", or give the option once for each" if self.kind == "number" else ""
             self.fail(
-                f"{value!r} is read as several values; write thousands without a separator: {''.join(pieces)}",
+                f"{value!r} is read as several values; write thousands without a separator: {''.join(pieces)}{again}",
                 param,
                 ctx,
             )
-        return [self._one(piece, param, ctx) for piece in pieces]
+        one = self._number if self.kind == "number" else self._one
+        return [one(piece, param, ctx) for piece in pieces]
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         """Return what the help shows."""
-        one = {"tokens": "TOKENS", "whole": "N", "text": "NAME", "chunk": "TOKENS|engine"}[self.kind]
+        one = {"tokens": "TOKENS", "whole": "N", "number": "NUMBER", "text": "NAME", "chunk": "TOKENS|engine"}[
+            self.kind
+        ]
         return f"{one}[,…]" if self.several else one
 
     def _one(self, piece: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -89,13 +91,19 @@ class Values(ListType):
             names = {"chunk": ", 'engine' or 'none'", "tokens": ", 'chat' or 'summarisation'"}.get(self.kind, "")
             self.fail(f"{piece!r} is not a whole number{names}", param, ctx)
 
+    def _number(self, piece: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return float(piece)
+        except ValueError:
+            self.fail(f"{piece!r} is not a number", param, ctx)
+
 
 def _looks_like_thousands(pieces: list[str], kind: str) -> bool:
-    """Tell whether a list looks like one number with thousands separators: 8,000 or 131,072; for tokens also 16,384."""
+    """Tell whether a list looks like one number with thousands separators: 8,000 or 131,072; for tokens and rates also 16,384."""
     if len(pieces) < 2 or not all(piece.isdecimal() for piece in pieces):
         return False
     grouped = len(pieces[0]) <= 3 and all(len(piece) == 3 for piece in pieces[1:])
-    few = kind in ("tokens", "chunk") and int(pieces[0]) < 32  # nobody asks for prompts or budgets that small
+    few = kind in ("tokens", "chunk", "number") and int(pieces[0]) < 32  # nobody asks for prompts or budgets that small
     return grouped and (few or any(piece.startswith("0") for piece in pieces[1:]))
 
 
@@ -178,6 +186,16 @@ def calibration_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def prices_option(command: Command) -> Command:
+    """Add the option for the user's table of prices."""
+    return click.option(
+        "--prices",
+        type=click.Path(),
+        default=None,
+        help="Your prices of a GPU for an hour: CSV with the columns gpu and price_per_hour, or TOML.",
+    )(command)
 
 
 def load_options(command: Command) -> Command:

@@ -38,7 +38,7 @@ def fleet_options(command: Command) -> Command:
             click.option("--burstiness", type=float, default=1.0, show_default=True, help="Of arrivals at a rate: 1 is Poisson."),
             click.option(
                 "--requests", type=whole, default=None,
-                help="Requests that are simulated at a rate.  [default: 100 per server, from 1,000 to 5,000]",
+                help="Requests that are simulated at a rate.  [default: what comes in 5 times the time of an answer, 2,000 to 30,000]",
             ),
             click.option("--prompt", type=Values("tokens", several=False), default="1024", show_default=True, help="Longest prompt."),
             click.option("--output", type=whole, default="1024", show_default=True, help="Longest answer [tokens]."),

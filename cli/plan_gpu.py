@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from costmodel.cli.options import Values
+from costmodel.cli.options import Values, prices_option
 from costmodel.cli.plan_options import (
     answer_options,
     check_plot,
@@ -41,12 +41,7 @@ from costmodel.planning.parts import plan_gpu
     default=None,
     help="Parts to choose from.  [default: those with a price; all, without prices]",
 )
-@click.option(
-    "--prices",
-    type=click.Path(),
-    default=None,
-    help="Your prices of a GPU for an hour: CSV with the columns gpu and price_per_hour, or TOML.",
-)
+@prices_option
 @number("--max-gpus", "most", help="GPUs at most.  [default: a node of the part]")
 @chunk_option("engine")
 @model_options(parts=False)

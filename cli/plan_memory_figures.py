@@ -13,7 +13,6 @@ from costmodel.memory.planning import plan_memory
 SIZES = (1, 2, 4, 8, 16)
 """Tensor-parallel sizes of the figure, as far as the model can be divided."""
 DTYPES = ("bf16", "fp8", "int4")
-MOST_BARS = 6
 
 
 def draw(figure: str, plan: MemoryPlan, asked: dict[str, Any], path: Path, force: bool) -> None:
@@ -38,4 +37,5 @@ def draw(figure: str, plan: MemoryPlan, asked: dict[str, Any], path: Path, force
             plans.append((label, plan if asked_for else plan_memory(**(asked | change))))
         except InputError:
             continue  # the model cannot be divided so, or the part cannot compute in it
-    save_figure(draw_memory(plans[:MOST_BARS], what), path, force)
+    place = next(place for place, (_, each) in enumerate(plans) if each is plan)
+    save_figure(draw_memory(plans, what, place), path, force)

@@ -151,13 +151,17 @@ def take_model(options: dict[str, Any]) -> dict[str, Any]:
 FLAGS = ("max_num_seqs", "kv_tokens", "block_tokens", "max_model_len")
 
 
+MOST_MS = 1e12
+"""Longest limit: thirty years [ms]."""
+
+
 def take_limits(options: dict[str, Any], *names: str) -> dict[str, Any]:
     """Take limits out of the options, in seconds; :class:`InputError` for one that is not above zero."""
     found: dict[str, Any] = {}
     for name in names:
         value = options.pop(f"{name}_ms")
-        if value is not None and not 0 < value < 1e12:
-            raise InputError(f"{name}-ms must be a number above zero, not {value:g}")
+        if value is not None and not 0 < value <= MOST_MS:
+            raise InputError(f"{name}-ms must be a number above zero and at most {MOST_MS:g}, not {value:g}")
         found[name] = None if value is None else value / 1e3
     return found
 

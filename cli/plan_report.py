@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from costmodel.cli.text import count, milliseconds, percent, plural, seconds, significant, table, wrapped
 from costmodel.planning.documents import Checked, ChunkPlan, FleetPlan, FleetRun, GpuPlan, Plan, SizePlan
@@ -59,8 +60,8 @@ def _load(plan: Plan) -> str:
         return f"{load['requests']:,} requests of {load['path']}, {significant(float(load['rate_per_s'] or 0), 3)} a second"
     if load["kind"] == "load":
         return (
-            f"{significant(float(load['rate_per_s'] or 0), 3)} requests a second, prompts of up to {load['prompt_tokens']:,} "
-            f"and answers of up to {load['output_tokens']:,} tokens, {load['requests']:,} simulated"
+            f"{significant(float(load['rate_per_s'] or 0), 3)} requests a second, prompts of {_lengths(load, 'prompt')} "
+            f"and answers of {_lengths(load, 'output')} tokens, {load['requests']:,} simulated"
         )
     streams, context, prompt = load["streams"], load["context_tokens"], load.get("prompt_tokens")
     text = f"{'as many streams as can be' if streams is None else f'{streams:,} streams'} at "
@@ -70,6 +71,16 @@ def _load(plan: Plan) -> str:
     elif prompt is not None:
         text += f", a prompt of {prompt:,} tokens every {load['every_s']:g} s"
     return text
+
+
+def _lengths(load: Mapping[str, Any], what: str) -> str:
+    """Return the lengths of prompts or answers: one, or from the shortest to the longest, with their mean."""
+    longest, spread = load[f"{what}_tokens"], load["spread"]
+    if not spread:
+        return f"{longest:,}"
+    return (
+        f"{max(round(longest * (1 - spread)), 1):,} to {longest:,} (mean {max(round(longest * (1 - spread / 2)), 1):,})"
+    )
 
 
 def _verdict(plan: Plan) -> str:
@@ -104,7 +115,16 @@ def _checks(what: str, at: Checked | None, after: Checked | None) -> list[str]:
             ]
         )  # fmt: skip
     header = [what, "holds", "longest gap ms", "simulated", "mean gap ms", "TTFT ms", "simulated", "KV blocks"]
-    return [table(rows, header, left=2)] if rows else []
+    return [table(rows, header, left=2), *_intervals(at)] if rows else []
+
+
+def _intervals(at: Checked | None) -> list[str]:
+    """Return how sure the times of the answer are."""
+    if at is None or at.level is None:
+        return []
+    named = {"longest gap": at.itl_interval_s, "mean gap": at.tpot_interval_s, "TTFT": at.ttft_interval_s}
+    shown = [f"{what} {_ms(each[0])} to {_ms(each[1])}" for what, each in named.items() if each is not None]
+    return [f"  {100 * at.level:.0f} % intervals at {at.value:,} [ms]: {', '.join(shown)}"]
 
 
 def _ms(value: float | None) -> str:
@@ -147,7 +167,7 @@ def _parts(plan: GpuPlan) -> str:
     for each in plan.options:
         row = [
             each.gpu,
-            count(each.gpus),
+            count(each.gpus) + (f" (TP {each.tensor_parallel})" if 1 < each.gpus != each.tensor_parallel else ""),
             "yes" if each.meets and each.rung == "calibrated" else "maybe" if each.meets else "no",
         ]
         row += [_ms(each.tpot_s), _ms(each.ttft_s), _ms(each.itl_s)]
@@ -157,8 +177,10 @@ def _parts(plan: GpuPlan) -> str:
         rows.append([*row, each.why if len(each.why) <= _WHY else each.why[: _WHY - 1] + "…"])
     currency = f" [{plan.currency}]" if plan.currency else ""
     header = ["GPU", "number", "holds", "TPOT ms", "TTFT ms", "longest gap ms"]
-    header += [f"per hour{currency}", f"per 1M tokens{currency}"] if priced else []
+    header += [f"per hour{currency}", f"per 1M tokens, all decoding{currency}"] if priced else []
     text = _left_end(rows, [*header, "why"])
+    if priced:
+        text += "\n  per 1M tokens: of output, while all streams decode"
     if any(each.meets and each.rung == "roofline" for each in plan.options):
         text += "\n  maybe: nothing was measured on this part; at datasheet rates, a floor, it would hold the limits"
     return text
@@ -185,7 +207,11 @@ def _fleets(plan: FleetPlan) -> list[str]:
             )
         )
     if plan.runs:
-        parts.append("Simulated, the same requests each time:\n" + _runs(plan, plan.runs))
+        what = "requests" if plan.plan == "replicas" else "requests to decode"
+        parts.append(
+            f"Simulated, the same requests each time:\n{_runs(plan, plan.runs)}\n"
+            f"  load: {what} per second, of those that the closed form gives so many servers; KV cache: the most in use on one server"
+        )
     if plan.together is not None:
         parts.append("As few servers that do both, for the same limits:\n" + _runs(plan, [plan.together]))
     return parts
@@ -200,7 +226,8 @@ def _runs(plan: FleetPlan, runs: Sequence[FleetRun]) -> str:
         rows.append(
             [
                 servers + chosen, count(run.gpus), "yes" if run.meets else "no", _ms(run.ttft_s), _ms(run.tpot_s), _ms(run.itl_s),
-                _s(run.e2e_s), count(run.output_tokens_per_s), percent(run.busy_share), ", ".join(run.missed).ljust(4),
+                _s(run.e2e_s), count(run.output_tokens_per_s), _share(_asked(plan, run)), _share(run.kv_share),
+                ", ".join(run.missed).ljust(4),
             ]
         )  # fmt: skip
     header = [
@@ -212,10 +239,23 @@ def _runs(plan: FleetPlan, runs: Sequence[FleetRun]) -> str:
         f"ITL {at} ms",
         f"e2e {at} s",
         "tokens/s",
-        "busy",
+        "load",
+        "KV cache",
         "missed",
     ]
     return table(rows, header, left=1)
+
+
+def _asked(plan: FleetPlan, run: FleetRun) -> float | None:
+    """Return the rate as a share of what so many servers answer by the closed form; None for servers that it is not about."""
+    servers = run.servers if plan.plan == "replicas" else run.decode_servers
+    if plan.closed_form is None or servers is None:
+        return None
+    return float(plan.workload["rate_per_s"] or 0) / (servers * plan.closed_form.rate_per_server)
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else percent(value)
 
 
 def _s(value: float | None) -> str:

@@ -76,7 +76,11 @@ def workload(work: dict[str, Any]) -> str:
     if work["kind"] == "trace":
         faster = "" if work["speed"] == 1 else f", {work['speed']:g} times as fast"
         return f"Trace {work['path']} ({work['form']}): {plural(work['requests'], 'request')}{faster}"
-    spread = "" if not work["spread"] else f", lengths from {percent(1 - work['spread'])} of that"
+    spread = (
+        ""
+        if not work["spread"]
+        else f", lengths from {percent(1 - work['spread'])} of that (mean {percent(1 - work['spread'] / 2)})"
+    )
     lengths = f"prompts of {plural(work['prompt_tokens'], 'token')}, answers of {count(work['output_tokens'])}{spread}"
     if work["clients"] is not None:
         pauses = f" after {work['think_s']:g} s" if work["think_s"] else ""

@@ -9,57 +9,40 @@ from typing import Any
 import click
 
 from costmodel.cli.lora_options import lora_options
-from costmodel.cli.options import Values, calibration_options
+from costmodel.cli.options import Values, calibration_options, prices_option
 from costmodel.hardware.errors import InputError
 
 Command = Callable[..., Any]
 
 
-class Rates(click.ParamType[Any]):
-    """Numbers between commas."""
-
-    name = "number[,number…]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[float]:
-        """Split and convert."""
-        if isinstance(value, list):
-            return value
-        found = []
-        for piece in str(value).split(","):
-            try:
-                found.append(float(piece))
-            except ValueError:
-                self.fail(f"{piece.strip()!r} is not a number", param, ctx)
-        return found
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Return what the help shows."""
-        return "NUMBER[,…]"
-
-
-AXES: dict[str, tuple[click.ParamType[Any], str, str]] = {
+AXES: dict[str, tuple[Values, str, str]] = {
     "model": (Values("text"), "Models: presets, a config.json or its folder, Hugging Face names.", "Llama-3.1-8B"),
     "gpu": (Values("text"), "GPUs: names (`costmodel gpus list`) or profiles.", "h100"),
     "tp": (Values("whole"), "Tensor-parallel sizes.", "1"),
     "dtype": (Values("text"), "Weight dtypes.", "the checkpoint's"),
-    "chunk": (Values("chunk"), "Token budgets per step (max_num_batched_tokens), `engine` or `one-step`.", "engine"),
+    "chunk": (Values("chunk"), "Token budgets per step, `engine` or `one-step`.", "engine"),
     "rate": (
-        Rates(),
+        Values("number"),
         "Prompts per second; of a simulated load, requests per second instead of clients.",
-        "none; 0.1 injections per second with --simulate interference",
+        "none; with --simulate interference 0.1, the first after half of 1/rate",
     ),
-    "prompt": (Values("tokens"), "Tokens of a prompt.", "8000"),
+    "prompt": (Values("tokens"), "Tokens of a prompt, also of a simulated load.", "8000"),
     "streams": (Values("whole"), "Streams that decode; clients that wait for their answers.", "32"),
     "context": (Values("whole"), "Tokens each stream has in the KV cache.", "500"),
-    "output": (Values("whole"), "Tokens of an answer.", "500"),
+    "output": (Values("whole"), "Tokens of an answer, also of a simulated load.", "500"),
 }
 """Name → type, help, default."""
+ALSO = {"chunk": ("--max-num-batched-tokens",), "streams": ("--clients", "--concurrency")}
+"""Other names of these options in `simulate` and in vLLM."""
 
 
 def axis_options(command: Command) -> Command:
     """Add the axes of the grid."""
     for name, (kind, text, default) in reversed(AXES.items()):
-        command = click.option(f"--{name}", type=kind, multiple=True, help=f"{text}  [default: {default}]")(command)
+        also = ALSO.get(name, ())
+        command = click.option(
+            f"--{name}", *also, name, type=kind, multiple=True, help=f"{text}  [default: {default}]"
+        )(command)
     return command
 
 
@@ -74,10 +57,7 @@ def model_options(command: Command) -> Command:
         click.option(
             "--assume-efficiency", is_flag=True, help="For GPUs without a calibration: that of the nearest relative."
         ),
-        click.option(
-            "--prices", type=click.Path(), default=None,
-            help="Your prices of a GPU for an hour: CSV with the columns gpu and price_per_hour, or TOML.",
-        ),
+        prices_option,
     )  # fmt: skip
     for option in reversed(options):
         command = option(command)

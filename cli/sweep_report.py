@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from costmodel.cli.text import count, milliseconds, percent, plural, significant, table, wrapped
-from costmodel.sweeping.pareto import frontiers
+from costmodel.sweeping.pareto import comparable, frontiers, waiting
 
 if TYPE_CHECKING:
     from costmodel.sweeping.columns import Column
@@ -19,9 +19,9 @@ MOST_REASONS = 8
 
 NAMES = {
     "model": "model", "gpu": "GPU", "tensor_parallel": "TP", "dtype": "dtype", "chunk_tokens": "chunk", "rate_per_s": "rate/s",
-    "prompt_tokens": "prompt", "streams": "streams", "context_tokens": "context", "output_tokens": "output",
+    "prompt_tokens": "prompt", "streams": "streams", "context_tokens": "context", "output_tokens": "output", "rung": "rung",
 }  # fmt: skip
-"""Axis → header."""
+"""Axis → header; and the rung, as rows of different ones do not compare."""
 MEASURES = {
     "steps": {"decode_step_s": "decode ms", "spike_s": "spike ms", "fraction_of_gaps": "slow gaps"},
     "load": {"itl_max_s": "ITL max ms", "ttft_p99_s": "TTFT p99 ms", "goodput_share": "good"},
@@ -30,7 +30,7 @@ MEASURES = {
 COMMON = {
     "tpot_s": "TPOT ms",
     "output_tokens_per_s_per_gpu": "tokens/s per GPU",
-    "output_tokens_per_price": "million tokens/price",
+    "cost_per_million_tokens": "per 1M tokens",
 }
 
 
@@ -40,16 +40,13 @@ def report(found: Sweep) -> str:
     total = len(found)
     if not total:
         return "no rows"
-    answered = ~columns["tpot_s"].missing | ~columns["output_tokens_per_s_per_gpu"].missing
-    if found.kind == "steps":
-        answered = ~columns["decode_step_s"].missing
-    parts = [_summary(found, int(answered.sum()))]
+    parts = [_summary(found, int(found.answered.sum()))]
     places: Sequence[int] = range(total)
     if total > MOST_ROWS:
-        tpot, gain = found.numbers("tpot_s"), found.numbers("output_tokens_per_s_per_gpu")
-        places = frontiers(columns["model"].values, tpot, gain).tolist()
+        gain = found.numbers("output_tokens_per_s_per_gpu")
+        places = frontiers(comparable(found.kind, columns), waiting(columns), gain).tolist()
         parts.append(
-            f"{plural(len(places), 'row')} that no other row of the same model beats in both TPOT and tokens/s per GPU "
+            f"{plural(len(places), 'row')} that no other row of the same model, work and rung beats in both TPOT and tokens/s per GPU "
             "(--out FILE has all):"
         )
         places = _thinned(places)
@@ -57,17 +54,39 @@ def report(found: Sweep) -> str:
         parts.append(_table(found, places))
     if reasons := _reasons(columns["problem"]):
         parts.append(reasons)
-    parts += [wrapped(f"note: {note}") for note in found.notes]
-    rung = columns["rung"]
+    parts += _remarks(found)
+    return "\n\n".join(parts)
+
+
+def _remarks(found: Sweep) -> list[str]:
+    """Return notes, what simulations warn of, how many rows are floors, and how many have more prompts than they can do."""
+    said = [f"note: {note}" for note in found.notes[:MOST_REASONS]]
+    if len(found.notes) > MOST_REASONS:
+        said.append(f"and {plural(len(found.notes) - MOST_REASONS, 'other note')} (--json has all)")
+    if (warnings := found.columns.get("warnings")) is not None:
+        counted: Counter[str] = Counter()
+        for place, number in Counter(warnings.values[~warnings.missing].astype(int).tolist()).items():
+            counted.update(dict.fromkeys(warnings.texts[place].split(" | "), number))
+        said += [f"warning of {plural(number, 'row')}: {text}" for text, number in counted.most_common(MOST_REASONS)]
+        if len(counted) > MOST_REASONS:
+            said.append(f"and {plural(len(counted) - MOST_REASONS, 'other warning')} (--out FILE has all)")
+    rung, overload = found.columns["rung"], found.columns.get("overload")
     floors = int((rung.values == rung.texts.index("roofline")).sum()) if "roofline" in rung.texts else 0
     if floors:
-        parts.append(f"{plural(floors, 'row')} at datasheet rates, a floor: nothing was measured on those parts.")
-    return "\n\n".join(parts)
+        said.append(f"{plural(floors, 'row')} at datasheet rates, a floor: nothing was measured on those parts.")
+    if overload is not None and (number := int((overload.values == 1).sum())):
+        said.append(
+            f"{plural(number, 'row')} where the next prompt comes before the last is done (overload): "
+            "the closed loop, whose TPOT is shown, knows nothing of it."
+        )
+    return [wrapped(text) for text in said]
 
 
 def _summary(found: Sweep, answered: int) -> str:
     what = {"steps": "configuration", "load": "simulated load", "interference": "simulated experiment"}[found.kind]
     text = plural(len(found), what)
+    if len(found) == 1 and not answered:
+        return f"{text}, without an answer."
     return text + ("." if answered == len(found) else f", {count(len(found) - answered)} of them without an answer.")
 
 
@@ -90,6 +109,11 @@ def _table(found: Sweep, places: Sequence[int]) -> str:
     }
     text_axes = [name for name in axes if columns[name].type == "text"]
     axes = [*text_axes, *(name for name in axes if name not in text_axes)]
+    if found.kind == "steps" and "tpot_s" in measures:
+        for name in {"tpot_s", "cost_per_million_tokens"} & measures.keys():
+            measures[name] = f"closed-loop {measures[name]}"
+    if found.currency and "cost_per_million_tokens" in measures:
+        measures["cost_per_million_tokens"] += f" [{found.currency}]"
     header = [NAMES[name] for name in axes] + list(measures.values())
     lists = [[_written(name, value) for value in _cells(columns[name], places)] for name in [*axes, *measures]]
     return table(list(zip(*lists, strict=True)), header, left=len(text_axes))
@@ -114,7 +138,7 @@ def _written(name: str, value: Any) -> str:
     if name in ("fraction_of_gaps", "goodput_share"):
         return percent(value)
     if isinstance(value, float):
-        return significant(value / 1e6 if name == "output_tokens_per_price" else value)
+        return significant(value, 3 if name == "cost_per_million_tokens" else 4)
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +28,17 @@ def write_sweep(path: Path, found: Sweep, force: bool) -> None:
     write_atomically(path, content, force)
 
 
-def _csv(found: Sweep) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(found.columns)
+def _csv(found: Sweep) -> Iterator[str]:
+    """Yield the table, some rows at a time."""
+    yield _lines([list(found.columns)])
     for start in range(0, len(found), PART):
         columns = [[_text(value) for value in column.python(start, start + PART)] for column in found.columns.values()]
-        writer.writerows(zip(*columns, strict=True))
+        yield _lines(zip(*columns, strict=True))
+
+
+def _lines(rows: Iterable[Iterable[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 

@@ -18,6 +18,8 @@ WIDTH = 118
 def seconds(value: float, digits: int = 4) -> str:
     """Return a time with ``digits`` significant digits and a unit that suits it."""
     value = _rounded(value, digits)
+    if 0 < value < 1e-12:
+        return f"{value:.{digits}g} s"
     for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
         if value < limit and (value > 0 or unit == "µs"):
             return f"{significant(value * factor, digits)} {unit}"

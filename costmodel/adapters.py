@@ -18,6 +18,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from costmodel.architecture.linears import Linear, layer_linears
 from costmodel.architecture.types import Architecture, LayerKind
@@ -216,9 +217,9 @@ def asked_lora(asked: object) -> tuple[Lora | None, tuple[str, ...]]:
     return replace(asked, rank=rank, adapters=int(asked.adapters), targets=targets, adapter=None), notes
 
 
-def plain(asked: object) -> object:
-    """Return the adapters asked for as something that JSON has: the fields of a :class:`Lora` by name."""
-    return asdict(asked) if isinstance(asked, Lora) else os.fspath(asked) if isinstance(asked, os.PathLike) else asked
+def plain(lora: Lora | None) -> dict[str, Any] | None:
+    """Return adapters as something that JSON has, which :func:`asked_lora` takes again."""
+    return None if lora is None else asdict(lora)
 
 
 def make_lora(lora: Lora, architecture: Architecture, tp: int, ep: int) -> tuple[Lora, tuple[str, ...]]:

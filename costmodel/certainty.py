@@ -79,6 +79,20 @@ def engine_of(calibration: Calibration | None, engine: str) -> str:
     return calibration.engine if calibration else engine
 
 
+def calibration_notes(fitted: Calibration | None, engine: str) -> tuple[str, ...]:
+    """Return what the calibration says of itself, and whose it is if not the engine's that was asked for."""
+    if fitted is None:
+        return ()
+    whose = f"fitted to {fitted.engine}, not to {engine}; so is this answer"
+    said = fitted.notes if fitted.engine == engine else (whose, *fitted.notes)
+    return tuple(f"calibration {fitted.name}: {note}" for note in said)
+
+
+def interval_level(calibration: Calibration) -> float | None:
+    """Return the share of the measurements that lie in a calibration's intervals; None where it has no residuals."""
+    return min(_levels(calibration), default=None)
+
+
 def request_overheads(calibration: Calibration | None) -> tuple[float, float]:
     """Return the time of a request outside its steps [s], and the steps under way that its prompt waits for; (0, 0.5) if not fitted."""
     fitted = calibration.operators.get("request") if calibration else None
@@ -115,19 +129,22 @@ def _is_for(gpu: str, deployment: Deployment) -> bool:
 
 def calibration_warnings(rates: CalibratedRates, rungs: dict[str, Parameters], steps: Mapping[str, Work]) -> list[str]:
     """Return what the calibrated rung does not rest on data for: missing operators, and variables outside the fitted ranges."""
-    found = rate_warnings(rates)
+    return rate_warnings(rates) + range_warnings(rates, rungs["calibrated"], steps)
+
+
+def range_warnings(rates: CalibratedRates, parameters: Parameters, steps: Mapping[str, Work]) -> list[str]:
+    """Return for each variable of these steps that is outside the fitted range of an operator what it is, and the range."""
     outside: dict[str, list[str]] = {}
     for step, work in steps.items():
-        for operator in step_operators(rungs["calibrated"], work):
+        for operator in step_operators(parameters, work):
             fitted = rates.calibration.operators.get(operator.calibrated_by)
             for variable, (low, high) in (fitted.ranges if fitted else {}).items():
-                value = _size(operator, work, rungs["calibrated"])(variable)
+                value = _size(operator, work, parameters)(variable)
                 if not low <= value <= high:
                     shown = [f"{number:,.0f}" if number < 1e9 else f"{number:.3g}" for number in (value, low, high)]
                     what = f"{variable} = {shown[0]} in the {step} step, fitted on {shown[1]} to {shown[2]}"
                     outside.setdefault(what, []).append(operator.name)
-    found += [f"outside the calibration: {what} ({', '.join(names)})" for what, names in outside.items()]
-    return found
+    return [f"outside the calibration: {what} ({', '.join(names)})" for what, names in outside.items()]
 
 
 def rate_warnings(rates: CalibratedRates) -> list[str]:

@@ -11,6 +11,11 @@ from typing import Any, BinaryIO
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.reading import shown_path
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 MOST_BYTES = 2**30
 """Larger files are not read back, 1 GiB: some ten million tokens of an experiment."""
 
@@ -25,7 +30,7 @@ class Lines:
 
     Raises:
         FileExistsError: there is a file, and ``goes_on`` is not given.
-        InputError: the system refuses.
+        InputError: the system refuses, or another process is writing it.
     """
 
     def __init__(self, path: Path, goes_on: bool = False, sync: bool = False) -> None:
@@ -35,6 +40,7 @@ class Lines:
         self._file: BinaryIO
         try:
             self._file = path.open("r+b" if goes_on else "xb", buffering=0)
+            self._lock()
             if goes_on:
                 self._end = path.read_bytes().rfind(b"\n") + 1
                 self._file.truncate(self._end)
@@ -52,7 +58,7 @@ class Lines:
         """
         if self._refused is not None:
             raise InputError(self._refused)
-        line = json.dumps(content, separators=(",", ":")).encode() + b"\n"
+        line = line_of(content)
         try:
             written = 0
             while written < len(line):  # a disk takes what it has room for
@@ -72,6 +78,18 @@ class Lines:
             raise InputError(self._refused) from None
         self._end += len(line)
 
+    def _lock(self) -> None:
+        """Keep other processes from writing the file until it is closed, where the file system knows locks."""
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise InputError(f"{shown_path(self.path)} is being written by another process; wait for its end") from None
+        except OSError:  # no locks there
+            pass
+
     def _abandon(self) -> None:
         """Remove a file that has not got its first line."""
         with suppress(OSError):
@@ -80,3 +98,8 @@ class Lines:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def line_of(content: dict[str, Any]) -> bytes:
+    """Return the line of a content."""
+    return json.dumps(content, separators=(",", ":")).encode() + b"\n"

@@ -16,7 +16,7 @@ from costmodel.architecture.counts import (
 )
 from costmodel.building import build_parameters, build_textbook, roofline_parameters
 from costmodel.calibrations import choose_calibration, uncalibrated
-from costmodel.certainty import calibration_warnings, engine_of, intervals, reported_steps
+from costmodel.certainty import calibration_notes, calibration_warnings, engine_of, intervals, reported_steps
 from costmodel.checks import parameter_count
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import (
@@ -144,7 +144,7 @@ def predict(
         pipeline=_pipeline(deployment, load, rates),
         calibration=fitted.name if fitted else None,
         intervals=intervals(fitted, rung_parameters, steps, rungs["roofline"]) if fitted else None,
-        notes=(*deployment.notes, *other_defaults(asked), *_calibration_notes(fitted, engine)),
+        notes=(*deployment.notes, *other_defaults(asked), *calibration_notes(fitted, engine)),
         warnings=tuple(warnings),
     )
 
@@ -162,15 +162,6 @@ def model_info(deployment: Deployment) -> ModelInfo:
         layers=architecture.layer_count,
         weights_bytes=round(checkpoint_bytes(architecture)),
     )
-
-
-def _calibration_notes(fitted: Calibration | None, engine: str) -> tuple[str, ...]:
-    """Return what the calibration says of itself, and whose it is if not the engine's that was asked for."""
-    if fitted is None:
-        return ()
-    whose = f"fitted to {fitted.engine}, not to {engine}; so is this answer"
-    said = fitted.notes if fitted.engine == engine else (whose, *fitted.notes)
-    return tuple(f"calibration {fitted.name}: {note}" for note in said)
 
 
 def _spike(parameters: Parameters, load: Load, rung: Rung) -> Spike:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.checks import positive
-from costmodel.hardware.catalog import load_gpu
+from costmodel.hardware.catalog import is_path, load_gpu
 from costmodel.hardware.errors import InputError, shown
 from costmodel.hardware.reading import read_text, shown_path
 
@@ -23,10 +23,20 @@ MOST_PRICE = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Price of one GPU for an hour, by the canonical name of the part, in the user's currency."""
+    """Price of one GPU for an hour, by the canonical name of the part or the path of a profile, in the user's currency."""
 
     per_hour: Mapping[str, float]
     currency: str | None = None
+
+    def of(self, gpu: str) -> float | None:
+        """Return the price of a part, by its canonical name or a path of its profile; None where there is none."""
+        if not is_path(gpu):
+            return self.per_hour.get(gpu)
+        return {_resolved(name): price for name, price in self.per_hour.items()}.get(_resolved(gpu))
+
+
+def _resolved(name: str) -> str:
+    return str(Path(name).resolve()) if is_path(name) else name
 
 
 def read_prices(source: str | Path | Mapping[str, float] | Prices) -> Prices:
@@ -71,7 +81,10 @@ def _toml(where: str, text: str) -> Prices:
 
 def _csv(where: str, text: str) -> Prices:
     reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
-    header = [(name or "").strip().casefold() for name in reader.fieldnames or ()]
+    try:
+        header = [(name or "").strip().casefold() for name in reader.fieldnames or ()]
+    except csv.Error as error:
+        raise InputError(f"{where}, line 1: {error}") from None
     reader.fieldnames = header
     gpu = next((name for name in GPU_COLUMNS if name in header), None)
     price = next((name for name in PRICE_COLUMNS if name in header), None)
@@ -83,13 +96,16 @@ def _csv(where: str, text: str) -> Prices:
     if unknown:
         raise InputError(f"{where}: unknown column {shown(unknown[0])}; known: gpu, price_per_hour, currency")
     rows, currencies = [], set()
-    for row in reader:
-        line = f"{where}, line {reader.line_num}"
-        if None in row or row[price] is None:
-            raise InputError(f"{line}: {len(header)} columns are wanted")
-        rows.append((line, row[gpu].strip(), row[price].strip()))
-        if row.get("currency"):
-            currencies.add(row["currency"].strip())
+    try:
+        for row in reader:
+            line = f"{where}, line {reader.line_num}"
+            if None in row or None in row.values():
+                raise InputError(f"{line}: {len(header)} columns are wanted")
+            rows.append((line, row[gpu].strip(), row[price].strip()))
+            if row.get("currency"):
+                currencies.add(row["currency"].strip())
+    except csv.Error as error:
+        raise InputError(f"{where}, line {reader.line_num}: {error}") from None
     if len(currencies) > 1:
         raise InputError(f"{where}: prices in one currency, not in {', '.join(sorted(currencies))}")
     return Prices(_checked(rows), currencies.pop() if currencies else None)
@@ -97,16 +113,19 @@ def _csv(where: str, text: str) -> Prices:
 
 def _checked(rows: Iterable[tuple[str, str, Any]]) -> dict[str, float]:
     found: dict[str, float] = {}
+    parts: set[str] = set()
     for where, name, value in rows:
         try:
-            part = load_gpu(str(name))[1].name
+            part = load_gpu(name)[1].name
+            part = name if is_path(name) else part
             if isinstance(value, bool):
                 raise InputError(f"price of {name} must be a number, not {shown(value)}")
             number = positive(value, f"price of {name}", MOST_PRICE)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
-        if part in found:
+        if _resolved(part) in parts:
             raise InputError(f"{where}: {name} has a price already (it is {part})")
+        parts.add(_resolved(part))
         found[part] = number
     if not found:
         raise InputError("a table of prices needs at least one part")

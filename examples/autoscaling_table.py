@@ -13,12 +13,12 @@ SERVICE: dict[str, Any] = {"model": "Llama-3.1-8B", "gpu": "h100", "prompt": 150
 SLO: dict[str, Any] = {"ttft": 0.5, "tpot": 0.015, "percentile": 99}
 MOST_REPLICAS, HEADROOM = 4, 0.8
 """Rows, and the share of the threshold at which to add a replica: it takes a while to start."""
-STEPS, REQUESTS = 6, 300
+STEPS = 5
 
 
 def replicas(rate: float) -> int:
     """Return how many replicas a rate takes."""
-    plan = costmodel.plan_replicas(rate, requests=REQUESTS, **SLO, **SERVICE)
+    plan = costmodel.plan_replicas(rate, **SLO, **SERVICE)
     if plan.advice is None or plan.advice.replicas is None:
         raise SystemExit(f"no number of replicas holds this SLO: {plan.binds}")
     return plan.advice.replicas

@@ -41,12 +41,12 @@ print(f"vllm serve {MODEL} -tp {tp} --max-num-batched-tokens {budget} --max-num-
 print(f"  {chunk.binds}\n  {batch.binds}")
 
 fleet = costmodel.plan_replicas(
-    PEAK_RATE, ttft=TTFT_S, tpot=TPOT_S, percentile=99, prompt=PROMPT, output=OUTPUT, spread=0.5, requests=400,
+    PEAK_RATE, ttft=TTFT_S, tpot=TPOT_S, percentile=99, prompt=PROMPT, output=OUTPUT, spread=0.5,
     model=MODEL, gpu=gpu, tp=tp, chunk=budget, max_num_seqs=seqs,
 )  # fmt: skip
 print(f"{PEAK_RATE:g} requests a second: {fleet.binds}")
 apart = costmodel.plan_disaggregation(
-    PEAK_RATE, ttft=TTFT_S, tpot=TPOT_S, percentile=99, prompt=PROMPT, output=OUTPUT, spread=0.5, requests=400,
+    PEAK_RATE, ttft=TTFT_S, tpot=TPOT_S, percentile=99, prompt=PROMPT, output=OUTPUT, spread=0.5,
     model=MODEL, gpu=gpu, tp=tp, compare=False,
 )  # fmt: skip
 print(f"prefill and decode apart: {apart.binds}")

@@ -118,6 +118,15 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "large_s": (0.0, 0.0, 1.0),
         "large_bytes": (2.0**23, 1.0, 1e12),
     },
+    "link_ring": {
+        "latency_s": (0.0, 0.0, 1e-3),
+        "latency_per_hop_s": (0.0, 0.0, 1e-3),
+        "bandwidth_efficiency": (1.0, 0.0, 1.0),
+        "sharing": (0.0, 0.0, 100.0),
+        "sharing_power": (1.0, 0.0, 3.0),
+        "small_sharing": (0.0, 0.0, 100.0),
+        "protocol_s": (0.0, 0.0, 1e-3),
+    },
     "overhead": {
         "per_layer_s": (0.0, 0.0, 1.0),
         "per_step_s": (0.0, 0.0, 10.0),
@@ -126,18 +135,9 @@ FORMS: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
         "per_sequence_s": (0.0, 0.0, 1.0),
         "graph_multiple": (1.0, 1.0, 1024.0),
     },
-    "overlap": {
-        "hidden": (0.0, 0.0, 1.0),
-    },
-    "request": {
-        "per_request_s": (0.0, 0.0, 60.0),
-        "steps_waited": (0.0, 0.0, 10.0),
-    },
-    "arrival": {
-        "per_request_s": (0.0, 0.0, 60.0),
-        "per_prompt_token_s": (0.0, 0.0, 1e-2),
-        "steps": (0.0, 0.0, 100.0),
-    },
+    "overlap": {"hidden": (0.0, 0.0, 1.0)},
+    "request": {"per_request_s": (0.0, 0.0, 60.0), "steps_waited": (0.0, 0.0, 10.0)},
+    "arrival": {"per_request_s": (0.0, 0.0, 60.0), "per_prompt_token_s": (0.0, 0.0, 1e-2), "steps": (0.0, 0.0, 100.0)},
 }
 """Named forms and, for each of their parameters, the default and the bounds [low, high] it must keep.
 
@@ -173,6 +173,10 @@ the nomenclature, and cached_bytes what the cache saves: half of the traffic at 
 ``link_switch``: latency_s + latency_per_log2_s·log2(t) + the faster of one shot, (t − 1)·message/(efficiency·B_link), and two shots,
 2·(t − 1)/t·message/(efficiency·B_link) + two_shot_s. One shot runs at one_shot_efficiency where that is given. Messages from large_bytes on
 (set, not fitted: where the engine takes another library) take large_s more.
+``link_ring``: GPUs joined by PCIe. latency_s + latency_per_hop_s·2·(t − 1), the hops of a ring, + 2·(t − 1)/t·message/(efficiency·B_link),
+times 1 + sharing·t^sharing_power where more than two GPUs share the bridges of the host; two talk to each other directly. Of more than
+two, small messages take a protocol with sharing + small_sharing in its place, large ones another that takes protocol_s more (NCCL's LL and
+Simple), whichever is faster.
 ``overhead``: L·per_layer_s + L_moe·per_moe_layer_s + L_norm·per_normed_layer_s (norms of queries and keys) + per_step_s + D·per_sequence_s;
 graph_multiple pads the batch of a decode step (CUDA graphs are captured in steps).
 ``overlap``: the share of every kernel's launch_s and latency_s that disappears behind the kernel before it: tables time kernels one by one.
@@ -210,7 +214,7 @@ OTHER_FORMS: Final = {
     "experts": ("gemm_split", "gemm_quant", "gemm_quant_tiled", "experts_grouped"),
     "prefill_attention": ("prefill_tile", "mixed_tiles"),
     "decode_attention": ("decode_split", "decode_blocks"),
-    "all_reduce": ("link_switch",),
+    "all_reduce": ("link_switch", "link_ring"),
 }
 """Forms that an operator may take beside its plain one, closer to what its kernels do."""
 

@@ -113,14 +113,14 @@ def load_gpu(name_or_path: str) -> tuple[GpuProfile, GpuChoice]:
         raise InputError(f"GPU must be a name or a path, not {shown(name_or_path)}")
     if not name_or_path.isprintable():
         raise InputError(f"GPU name {name_or_path!r} has characters that cannot be printed; {HINT}")
-    if _is_path(name_or_path):
+    if is_path(name_or_path):
         path = Path(name_or_path)
         return read_profile(path), GpuChoice(path.stem, f"profile read from {name_or_path}")
     choice = resolve_gpu(name_or_path)
     return read_profile(FOLDER / f"{choice.name}.toml"), choice
 
 
-def _is_path(text: str) -> bool:
+def is_path(text: str) -> bool:
     """Tell whether the user means a file: a profile by its suffix, or something that is there and cannot be a name."""
     if text.casefold().endswith(".toml"):
         return True

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # as in a job of a script's background: Ctrl-C could not be tested, nor in children
+# A script's background job ignores Ctrl-C, and so would its children: it could not be tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

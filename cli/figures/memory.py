@@ -24,17 +24,18 @@ _LEAST_SHARE: Final = 0.045
 """Parts of less than this share of the axis carry no number."""
 
 
-def draw_memory(plans: Sequence[tuple[str, MemoryPlan]], what: str) -> Figure:
+def draw_memory(plans: Sequence[tuple[str, MemoryPlan]], what: str, asked: int) -> Figure:
     """Draw stacked bars of the fullest GPU, with the memory that it has and that the engine may use as lines.
 
     Args:
         plans: label and plan of each bar.
         what: what differs between bars.
+        asked: place of the bar that was asked about, which the title is about.
     """
     first = plans[0][1]
     with style.styled():
         figure = style.new_figure()
-        style.add_frame(figure, _title(plans), _footer(first))
+        style.add_frame(figure, _title(plans, asked), _footer(plans[asked][1]))
         axes = figure.subplots()
         total, usable = first.memory.total_bytes / GIB, first.memory.usable_bytes / GIB
         tallest = max(total, *(sum(_sizes(plan)) for _, plan in plans))
@@ -49,7 +50,8 @@ def draw_memory(plans: Sequence[tuple[str, MemoryPlan]], what: str) -> Figure:
                     )  # fmt: skip
                 bottom += height
             fits = f"{plan.memory.max_concurrency:.1f} sequences" if plan.memory.fits else "does not fit"
-            axes.text(place, bottom + 0.012 * tallest, fits, ha="center", va="bottom", size=style.SMALL_SIZE)
+            level = max(bottom, total) + 0.012 * tallest  # above the line of the GPU, which would cross it
+            axes.text(place, level, fits, ha="center", va="bottom", size=style.SMALL_SIZE)
         axes.axhline(total, color=style.INK, linewidth=1.4)
         axes.axhline(usable, color=style.INK, linewidth=1.4, linestyle=style.DASHED)
         for level, text, side in ((total, f"GPU {total:.1f}", "bottom"), (usable, f"engine {usable:.1f}", "top")):
@@ -62,6 +64,7 @@ def draw_memory(plans: Sequence[tuple[str, MemoryPlan]], what: str) -> Figure:
                 color=style.INK,
             )
         axes.set_xticks(range(len(plans)), [label for label, _ in plans])
+        axes.get_xticklabels()[asked].set_fontweight("bold")
         axes.set_xlim(-0.6, len(plans) - 0.4)
         axes.set_ylim(0, 1.12 * tallest)
         axes.set_ylabel("memory of one GPU [GiB]")
@@ -77,12 +80,21 @@ def _sizes(plan: MemoryPlan) -> list[float]:
     return [max(getattr(plan.memory, field), 0.0) / GIB for _, field, _, _ in PARTS]
 
 
-def _title(plans: Sequence[tuple[str, MemoryPlan]]) -> str:
-    label, best = max(plans, key=lambda each: each[1].memory.max_concurrency)
-    name, length = best.model.name, best.engine.max_model_len
-    if not best.memory.fits:
+def _title(plans: Sequence[tuple[str, MemoryPlan]], asked: int) -> str:
+    """Return what fits with what was asked about, and beside it the most that does, or the first where it does not fit."""
+    label, plan = plans[asked]
+    name, length, held = plan.model.name, plan.engine.max_model_len, plan.memory.max_concurrency
+    fitting = [(label, each.memory.max_concurrency) for label, each in plans if each.memory.fits]
+    if not fitting:
         return f"{name}: none of these leaves room for a sequence of {length:,} tokens"
-    return f"{name}: with {label}, {best.memory.max_concurrency:.1f} sequences of {length:,} tokens fit at once"
+    if not plan.memory.fits:
+        other, most = fitting[0]
+        return (
+            f"{name}: a sequence of {length:,} tokens does not fit with {label}; with {other}, {most:.1f} fit at once"
+        )
+    title = f"{name}: with {label}, {held:.1f} sequences of {length:,} tokens fit at once"
+    other, most = max(fitting, key=lambda each: each[1])
+    return title if other == label else f"{title}; with {other}, {most:.1f}"
 
 
 def _footer(plan: MemoryPlan) -> str:

@@ -1,8 +1,9 @@
-"""Figure: throughput of a GPU against what a user waits for a token, one line per GPU and model, the frontier marked."""
+"""Figure: throughput of a GPU against what a user waits for a token, one line per GPU, model and work, the frontier marked."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -14,21 +15,18 @@ from costmodel.cli.figures import style
 from costmodel.cli.text import count, plural, significant
 from costmodel.hardware.catalog import title
 from costmodel.hardware.errors import InputError
-from costmodel.sweeping.pareto import frontier, frontiers
+from costmodel.sweeping.columns import Column
+from costmodel.sweeping.pareto import WORK, comparable, frontier, frontiers, groups_of, waiting
 from costmodel.sweeping.results import Sweep
 
 MOST_POINTS: Final = 4000
 """More points of a series are thinned out; those of its frontier never."""
 
-COLUMNS: Final = {
-    "tpot": "output_tokens_per_s_per_gpu",
-    "interactivity": "output_tokens_per_s_per_gpu",
-    "price": "output_tokens_per_price",
-}
-LABELS: Final = {
-    "output_tokens_per_s_per_gpu": "output tokens/s per GPU",
-    "output_tokens_per_price": "million output tokens per unit of price",
-}
+WORDS: Final = {
+    "prompt_tokens": "prompts of {:,.0f}", "output_tokens": "answers of {:,.0f}", "context_tokens": "contexts of {:,.0f}",
+    "rate_per_s": "{:.4g} prompts/s",
+}  # fmt: skip
+"""Of what makes the work of rows different."""
 MOST_MARKED: Final = 40
 """Of the points of a line not more are marked one by one."""
 _RING: Final = 17
@@ -36,7 +34,7 @@ _RING: Final = 17
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """Rows of one model on one GPU.
+    """Rows of one model with one work on one GPU, at one rung.
 
     Attributes:
         name: for the legend.
@@ -54,27 +52,23 @@ def draw_pareto(found: Sweep, figure: str) -> Figure:
 
     Args:
         found: rows with a TPOT.
-        figure: ``tpot``, ``interactivity`` (tokens/s that one user gets) or ``price`` (tokens for their price, against TPOT).
+        figure: ``tpot``, ``interactivity`` (tokens/s that one user gets) or ``price`` (tokens for a unit of currency, against TPOT).
 
     Raises:
         InputError: no row has an answer, or there are more lines than can be told apart.
     """
-    gain_name = COLUMNS[figure]
-    tpot, gain = found.numbers("tpot_s"), found.numbers(gain_name) / (1e6 if figure == "price" else 1.0)
-    best = frontiers(found.columns["model"].values, tpot, gain)
+    tpot, priced = waiting(found.columns), figure == "price"
+    gain = 1 / found.numbers("cost_per_million_tokens") if priced else found.numbers("output_tokens_per_s_per_gpu")
+    best = frontiers(comparable(found.kind, found.columns), tpot, gain)
     if not len(best):
-        what = "a price and a TPOT" if figure == "price" else "a TPOT"
+        what = "a price and a TPOT" if priced else "a TPOT"
         raise InputError(f"there is nothing to draw: no row has {what} (see the reasons in the table)")
     series = series_of(found, tpot, gain)
-    if len(series) > len(style.LOOKS):
-        raise InputError(
-            f"{len(series)} lines, one for each model on each GPU, are more than the {len(style.LOOKS)} that can be told apart; "
-            "sweep fewer of them"
-        )
+    check_lines(len(series))
     across = 1 / tpot if figure == "interactivity" else tpot * 1e3
     with style.styled():
         drawn = style.new_figure()
-        style.add_frame(drawn, _title(found, series, gain, figure), _footer(found))
+        style.add_frame(drawn, _title(found, series, best, gain, priced), _footer(found))
         axes = drawn.subplots()
         handles = []
         for each, (color, line, marker) in zip(series, style.LOOKS, strict=False):
@@ -99,26 +93,44 @@ def draw_pareto(found: Sweep, figure: str) -> Figure:
         axes.plot(across[best], gain[best], zorder=4, clip_on=False, markevery=_every(len(best)), **ring)
         handles.append(Line2D([], [], **{**ring, "markersize": 11}))
         _scale(axes, across[~np.isnan(across) & ~np.isnan(gain)])
-        axes.set_xlabel("tokens/s that one user gets" if figure == "interactivity" else "time per output token [ms]")
-        axes.set_ylabel(LABELS[gain_name])
+        loop = ", closed loop" if found.kind == "steps" else ""
+        axes.set_xlabel(
+            ("tokens/s that one user gets" if figure == "interactivity" else "time per output token [ms]") + loop
+        )
+        axes.set_ylabel(f"million output tokens per {_unit(found)}" if priced else "output tokens/s per GPU")
         axes.grid(True)
-        names = [*(each.name for each in series), "no row of the model beats it"]
+        names = [*(each.name for each in series), "no comparable row beats it"]
         style.add_legend(drawn, handles, names, _legend_columns(drawn, names))
         style.settle(drawn)
     return drawn
 
 
+def check_lines(count: int) -> None:
+    """Raise :class:`InputError` for more lines than can be told apart."""
+    if count > len(style.LOOKS):
+        raise InputError(
+            f"{count:,} lines, one for each model, GPU, prompt and answer, are more than the {len(style.LOOKS)} that can be told apart; "
+            "sweep fewer of them"
+        )
+
+
 def series_of(found: Sweep, tpot: np.ndarray, gain: np.ndarray) -> list[Series]:
-    """Return the rows with an answer, model by model and GPU by GPU; parts by their titles, models where there are several."""
+    """Return the rows with an answer, group by group that may be compared and GPU by GPU; named by what differs, floors as such."""
     there = np.flatnonzero(~np.isnan(tpot) & ~np.isnan(gain))
-    model, gpu = found.columns["model"], found.columns["gpu"]
-    pairs = np.unique(np.stack([model.values[there], gpu.values[there]]), axis=1).T.astype(int).tolist()
-    several = len({first for first, _ in pairs}) > 1
+    columns = {name: Column(each.type, each.values[there], each.texts) for name, each in found.columns.items()}
+    each = groups_of(
+        {"group": Column("whole", comparable(found.kind, columns).astype(float)), **columns}, ("group", "gpu")
+    )
+    order = np.argsort(each, kind="stable")
+    firsts = np.flatnonzero(np.diff(each[order], prepend=-1))
+    check_lines(len(firsts))
+    several = [name for name in ("model", *WORK[found.kind]) if len(np.unique(columns[name].values)) > 1]
     made = []
-    for first, second in pairs:
-        places = there[(model.values[there] == first) & (gpu.values[there] == second)]
-        name = _part(gpu.texts[second])
-        name = f"{model.texts[first]}, {name}" if several else name
+    for places in np.split(there[order], firsts[1:]):
+        top = found.rows[int(places[0])]
+        words = [getattr(top, name) if name == "model" else WORDS[name].format(getattr(top, name)) for name in several]
+        name = ", ".join([*words[: "model" in several], _part(top.gpu), *words["model" in several :]])
+        name += " (a floor)" if top.rung == "roofline" else ""
         made.append(Series(name, places, places[frontier(tpot[places], gain[places])]))
     return made
 
@@ -127,7 +139,7 @@ def _part(gpu: str) -> str:
     try:
         return title(gpu)
     except (InputError, KeyError):  # a profile of one's own
-        return gpu
+        return Path(gpu).stem
 
 
 def _every(count: int) -> int:
@@ -159,14 +171,20 @@ def _scale(axes: Axes, across: np.ndarray) -> None:
         axes.xaxis.set_ticks(ticks, [style.plain(tick, ticks[1]) for tick in ticks])
 
 
-def _title(found: Sweep, series: list[Series], gain: np.ndarray, figure: str) -> str:
-    """Say what the row with most throughput is."""
-    place = int(np.nanargmax(gain))
+def _title(found: Sweep, series: list[Series], best: np.ndarray, gain: np.ndarray, priced: bool) -> str:
+    """Say what the row with most throughput is, of those that were measured where there are any."""
+    rung = found.columns["rung"]
+    measured = [place for place in best.tolist() if rung.texts[int(rung.values[place])] != "roofline"]
+    place = max(measured or best.tolist(), key=lambda each: gain[each])
     top = found.rows[place]
     name = next(each.name for each in series if place in each.places)
-    what = "million tokens per unit of price" if figure == "price" else "tokens/s per GPU"
+    what = f"million tokens per {_unit(found)}" if priced else "tokens/s per GPU"
     most = significant(float(gain[place]), 3)
     return f"{most} {what} at {significant((top.tpot_s or 0) * 1e3, 3)} ms per token: {name}, TP {top.tensor_parallel}, {top.dtype}"
+
+
+def _unit(found: Sweep) -> str:
+    return found.currency or "unit of currency"
 
 
 def _footer(found: Sweep) -> str:

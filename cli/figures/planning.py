@@ -124,7 +124,10 @@ def _footer(plan: Plan) -> str:
         text = f"{load['streams']:,} streams at context {load['context_tokens']:,}, "
         text += f"{load['prompt_tokens']:,} tokens every {load['every_s']:g} s"
     elif load["kind"] == "load":
-        text = f"{load['rate_per_s']:g} requests/s of {load['prompt_tokens']:,} + {load['output_tokens']:,} tokens, "
+        most = "up to " if load.get("spread") else ""
+        text = (
+            f"{load['rate_per_s']:g} requests/s of {most}{load['prompt_tokens']:,} + {load['output_tokens']:,} tokens, "
+        )
         text += f"{load['requests']:,} simulated"
     else:
         text = f"trace of {load['requests']:,} requests"
@@ -179,6 +182,9 @@ def draw_costs(plan: GpuPlan) -> Figure:
             for face in (style.INK, "white")
         ]
         names += ["holds all limits", "does not"]
+        for text in _left_out(plan, parts):
+            handles.append(Line2D([], [], linestyle=""))
+            names.append(text)
         axes.set_xscale("log")
         axes.set_yscale("log")
         _log_ticks(axes, [(option.tpot_s or 0) / unit for option in tried], [_cost(option, priced) for option in tried])
@@ -203,6 +209,17 @@ MOST_PARTS: Final = len(style.LOOKS)
 """Parts of a figure: the first of the table."""
 
 
+def _left_out(plan: GpuPlan, parts: Sequence[str]) -> list[str]:
+    """Say which parts are not drawn, and why."""
+    reasons: dict[str, list[str]] = {"off scale": [], "do not run it": [], "not drawn": []}
+    for part in dict.fromkeys(option.gpu for option in plan.options if option.gpu not in parts):
+        slowest = [option.tpot_s for option in plan.tried if option.gpu == part and option.tpot_s is not None]
+        far = bool(slowest) and min(slowest) > FARTHEST * (plan.limits.tpot_s or math.inf)
+        reasons["off scale" if far else "not drawn" if slowest else "do not run it"].append(part)
+    said = {reason: gone[:1] + [f"{len(gone) - 1} more"] * (len(gone) > 1) for reason, gone in reasons.items() if gone}
+    return [f"{reason}: {' and '.join(gone)}" for reason, gone in said.items()]
+
+
 def _cost(option: GpuOption, priced: bool) -> float:
     return option.cost_per_hour or 0.0 if priced else float(option.gpus)
 
@@ -211,13 +228,31 @@ def _log_ticks(axes: Axes, xs: Sequence[float], ys: Sequence[float]) -> None:
     for axis, values, setting in ((axes.xaxis, xs, axes.set_xlim), (axes.yaxis, ys, axes.set_ylim)):
         low, high = min(values), max(values)
         span = max(high / low, 3.0)
-        setting(low / span**0.1, high * span**0.15)
         begin, end = low / span**0.1, high * span**0.15
-        ticks = style.decades(begin, end)
-        if len(ticks) < FEWEST_TICKS:
-            ticks = style.nice_ticks(begin, end, 2 * FEWEST_TICKS)
+        fine = _fine_ticks(low, high)
+        choices = (style.decades(begin, end), [tick for tick in fine if begin <= tick <= end])
+        narrow = style.nice_ticks(begin, end, 2 * FEWEST_TICKS)
+        ticks = _spanning(next((each for each in choices if len(each) >= FEWEST_TICKS), narrow), fine, low, high)
+        setting(min(begin, *ticks), max(end, *ticks))
         axis.set_ticks(ticks, [f"{tick:,.10g}" for tick in ticks])
         axis.set_ticks([], minor=True)
+
+
+def _fine_ticks(low: float, high: float) -> list[float]:
+    """Return round numbers, the first at or below ``low`` and the last at or above ``high``."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [float(f"{factor}e{power}") for power in powers for factor in (1, 1.5, 2, 3, 4, 5, 7)]
+    first, last = max(tick for tick in ticks if tick <= low), min(tick for tick in ticks if tick >= high)
+    return [tick for tick in ticks if first <= tick <= last]
+
+
+def _spanning(ticks: Sequence[float], fine: Sequence[float], low: float, high: float) -> list[float]:
+    """Return ticks with one at or below the least value and one at or above the greatest, and without those too near to these."""
+    first = [] if ticks[0] <= low else [fine[0]]
+    last = [] if ticks[-1] >= high else [fine[-1]]
+    near = (fine[-1] / fine[0]) ** 0.06
+    kept = [tick for tick in ticks if all(max(tick / end, end / tick) > near for end in first + last)]
+    return first + kept + last
 
 
 def _cost_title(plan: GpuPlan, priced: bool) -> str:
@@ -272,7 +307,8 @@ def draw_fleets(plan: FleetPlan) -> Figure:
         axes.set_yscale("log")
         low, high = min(every), max(every)
         span = max(high / low, 3.0)
-        axes.set_ylim(low / span**0.12, high * span**0.15)
+        over = 0.15 if all(run.keeps_up for run in plan.runs) else 0.3  # with room for what is said of overload
+        axes.set_ylim(low / span**0.12, high * span**over)
         ticks = style.decades(*axes.get_ylim())
         axes.yaxis.set_ticks(ticks, [f"{tick:,.10g}" for tick in ticks])
         axes.yaxis.set_ticks([], minor=True)

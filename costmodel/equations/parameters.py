@@ -277,9 +277,10 @@ class Transfer:
         latency: α per message [s].
         bandwidth: B_link per direction [B/s].
         efficiency: e in (0, 1].
-        imbalance: how much longer the busiest GPU takes, ≥ 1.
+        imbalance: how much longer the busiest GPU takes, or bridges that several share, ≥ 1.
         calibrated_by: key of the calibration's operator, "" on the roofline.
-        one_shot_bytes: bytes per token and message if every GPU sends all it has to every other at once; 0 if that is not tried.
+        one_shot_bytes: bytes per token and message of the way that small messages take, where every GPU sends all it has to every other at
+            once, or a protocol that is slower and starts sooner; 0 if that is not tried.
         two_shot: time that the other way takes on top [s].
         large: time on top of messages that need at least ``large_tokens`` tokens [s].
         large_tokens: tokens that make such a message.

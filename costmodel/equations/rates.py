@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from costmodel.equations.numerics import Value, log2, maximum, minimum
+from costmodel.equations.numerics import Value, is_zero, log2, maximum, minimum
 from costmodel.equations.parameters import (
     DecodeBlocks,
     DecodeSplit,
@@ -345,10 +345,12 @@ class CalibratedRates:
     def transfer(
         self, operator: str, name: str, count: Value, bytes_per_token: Value, bandwidth: Value, gpus: int
     ) -> Transfer:
-        """Return a communication with fitted latency α = latency_s + latency_per_log2_s·log2(gpus) and efficiency."""
+        """Return a communication with fitted efficiency and latency α = latency_s + latency_per_log2_s·log2(gpus), or that of a ring."""
         key = self.find(operator)
         if key is None:
             return Transfer(name, count, bytes_per_token, 0, bandwidth)
+        if self.calibration.operators[key].form == "link_ring":
+            return self._ring(key, name, count, bytes_per_token, bandwidth, gpus)
         latency = self.number(key, "latency_s") + self.number(key, "latency_per_log2_s") * log2(gpus)
         latency = latency * self.launches()
         efficiency = self.number(key, "bandwidth_efficiency")
@@ -364,6 +366,17 @@ class CalibratedRates:
             )
         imbalance = self.number(key, "imbalance")
         return Transfer(name, count, bytes_per_token, latency, bandwidth, efficiency, imbalance, key)
+
+    def _ring(self, key: str, name: str, count: Value, bytes_per_token: Value, bandwidth: Value, gpus: int) -> Transfer:
+        """Return an all-reduce around a ring whose GPUs, where there are more than two, share the bridges of their host."""
+        latency = self.number(key, "latency_s") + self.number(key, "latency_per_hop_s") * 2 * (gpus - 1)
+        shared = minimum(maximum(gpus - 2, 0), 1) * gpus ** self.number(key, "sharing_power")
+        slower = 1 + self.number(key, "sharing") * shared
+        small = self.number(key, "small_sharing")
+        once = 0 if is_zero(small) else bytes_per_token * (slower + small * shared)
+        latency, efficiency = latency * self.launches(), self.number(key, "bandwidth_efficiency")
+        later = self.number(key, "protocol_s")
+        return Transfer(name, count, bytes_per_token, latency, bandwidth, efficiency, slower, key, once, later)
 
     def elementwise(
         self, layers: Value, hidden: Value, activation_bytes: Value, bandwidth: Value

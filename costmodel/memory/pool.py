@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 from costmodel.deployment import Deployment
 from costmodel.engine import default_max_num_seqs
 from costmodel.equations.numerics import Value, maximum, minimum
-from costmodel.memory.blocks import KvGroup, block_bytes, kv_groups, sequence_blocks, stage_groups
+from costmodel.memory.blocks import (
+    KvGroup,
+    block_bytes,
+    kv_groups,
+    longest_sequence,
+    sequence_blocks,
+    stage_groups,
+)
 from costmodel.memory.engines import SGLANG_WINDOW_SHARE, Budget, EngineSettings, default_settings, stage_budget
 from costmodel.memory.weights import stage_patterns
 
@@ -62,6 +69,14 @@ class Pool:
     def needed(self, streams: Value, context: Value, prompts: Value, prompt: Value) -> Value:
         """Return the blocks of ``streams`` at ``context`` beside ``prompts`` prompts of ``prompt`` tokens."""
         return streams * self.stream(context) + prompts * self.prompt(prompt)
+
+    def starts(self, longest: int) -> bool:
+        """Tell whether vLLM starts with ``max_model_len`` = ``longest``: one such sequence must fit; it counts as if all were prompt."""
+        return bool(sequence_blocks(self.groups, longest, self.settings.in_flight) <= self.usable)
+
+    def longest(self, most: int) -> int:
+        """Return the largest ``max_model_len`` up to ``most`` with which vLLM starts; 0 for none."""
+        return longest_sequence(self.groups, int(self.usable) + 1, self.settings.in_flight, most)
 
 
 def pool_of(deployment: Deployment, settings: EngineSettings) -> Pool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from costmodel.checks import positive
+from costmodel.checks import MAX_SECONDS, positive
 from costmodel.hardware.errors import InputError
 from costmodel.planning.documents import Nearest, Plan, Slo
 from costmodel.planning.serving import Site
+from costmodel.planning.steady import Steady
 
 Answer = TypeVar("Answer", bound=Plan)
 Holds = Callable[[int], bool]
@@ -27,7 +28,13 @@ def limits_of(required: bool, /, **given: float | None) -> Slo:
     if required and all(value is None for value in given.values()):
         names = list(given)
         raise InputError(f"give a limit: {', '.join(names[:-1]) + ' or ' if names[1:] else ''}{names[-1]}, in seconds")
-    return Slo(**{f"{name}_s": positive(value, f"{name} limit") for name, value in given.items() if value is not None})
+    return Slo(
+        **{
+            f"{name}_s": positive(value, f"{name} limit", MAX_SECONDS)
+            for name, value in given.items()
+            if value is not None
+        }
+    )
 
 
 def head(site: Site) -> dict[str, Any]:
@@ -84,6 +91,26 @@ def nearest_limit(name: str, seconds: float, what: str = "") -> Nearest:
     )
 
 
+def too_long(site: Site, load: Steady) -> tuple[str, list[Nearest]] | None:
+    """Return what is said where a stream or a prompt is longer than a sequence may be, each with its next token; None where none is.
+
+    Args:
+        site: of which ``max_model_len`` counts, or else the model's limit.
+        load: streams and prompts.
+    """
+    most, longest = site.most_tokens, max(load.context, load.prompt) + 1
+    if most is None or longest <= most:
+        return None
+    near = []
+    if site.allowed_tokens is None or longest <= site.allowed_tokens:
+        near.append(Nearest(change="--max-model-len", value=longest, text=f"--max-model-len {longest}"))
+    for name, tokens in (("context", load.context), ("prompt", load.prompt)):
+        if tokens >= most > 1:
+            near.append(Nearest(change=f"--{name}", value=most - 1, text=f"--{name} {most - 1}"))
+    which = "prompt" if load.prompt > load.context else "context"
+    return f"a {which} of {longest - 1:,} tokens and the next one are more than max_model_len, {most:,}", near
+
+
 ARGUMENTS = {
     "--itl-ms": "itl",
     "--ttft-ms": "ttft",
@@ -94,6 +121,10 @@ ARGUMENTS = {
     "--max-num-seqs": "max_num_seqs",
     "--max-model-len": "max_model_len",
     "--chunk": "chunk",
+    "--kv-tokens": "kv_tokens",
+    "--prompt": "prompt",
+    "--context": "context",
+    "--max-gpus": "most",
 }
 """Option → argument of the functions."""
 TIMES = ("itl", "ttft", "tpot", "every")
@@ -114,7 +145,9 @@ def verified(plan: Answer, ask: Callable[[str, Any], Plan]) -> Answer:
         except InputError:
             continue
         if other.feasible:
-            near.append(each)
+            starts = other.advice and other.advice.max_model_len
+            also = f", with --max-model-len {starts} or less" if starts and name != "max_model_len" else ""
+            near.append(each.model_copy(update={"text": each.text + also}))
         else:
             text = f"{each.text}; not enough by itself, as then {other.binds}"
             near.append(each.model_copy(update={"enough": False, "text": text}))

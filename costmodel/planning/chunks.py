@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from costmodel.checks import whole
 from costmodel.hardware.errors import InputError
-from costmodel.planning.answering import first_that, head, last_that, limits_of, ms, nearest_limit, over, up, verified
-from costmodel.planning.confirming import interference_numbers
+from costmodel.planning.answering import (
+    first_that,
+    head,
+    last_that,
+    limits_of,
+    ms,
+    nearest_limit,
+    over,
+    too_long,
+    up,
+    verified,
+)
+from costmodel.planning.confirming import interference_numbers, unserved
 from costmodel.planning.documents import Advice, Checked, ChunkPlan, ChunkPoint, Nearest, Slo
-from costmodel.planning.fitting_in import fewer_streams, fits, more_gpus, needed_blocks, no_room, seats
+from costmodel.planning.fitting_in import (
+    fewer_streams,
+    fits,
+    more_gpus,
+    more_tokens,
+    needed_blocks,
+    no_room,
+    seats,
+    shorter_sequences,
+    to_start,
+)
 from costmodel.planning.serving import PlanOptions, Site, make_site, room
 from costmodel.planning.steady import (
     Steady,
@@ -25,6 +46,7 @@ from costmodel.planning.steady import (
     mean_gap_s,
     ttft_s,
 )
+from costmodel.planning.trusting import interval_numbers, outside
 from costmodel.rungs import MAX_STEPS
 from costmodel.spike import step_count
 
@@ -108,35 +130,40 @@ def _plan(
         )
     asked = _Question(site, load, slo, step)
     found = asked.best()
-    nowhere = found.binding == "kv_memory" and found.budget is None
+    nowhere = found.binding in ("kv_memory", "max_model_len") and found.budget is None
     workload: dict[str, str | int | float | bool | None] = {
         "kind": "interference", "prompt_tokens": load.prompt, "prompts": load.prompts, "streams": load.streams,
         "context_tokens": load.context, "every_s": load.every,
     }  # fmt: skip
-    common = {
+    common: dict[str, Any] = {
         **head(site), "workload": workload, "limits": slo, "multiple": step, "points": () if nowhere else asked.points(found.budget),
-        "notes": site.notes, "warnings": (*site.warnings, *site.too_long(load.prompt)),
+        "notes": site.notes, "warnings": site.warnings,
     }  # fmt: skip
-    at = found.budget
-    if at is None or not found.feasible:
+    budget = found.budget
+    at = None if budget is None else asked.check(budget, confirm)
+    if budget is None or not found.feasible:
+        common["warnings"] += unserved(at) + (() if budget is None else outside(site, (load, budget)))
         return ChunkPlan(
-            **common, feasible=False, binding=found.binding, binds=found.binds, nearest=found.nearest,
-            at=None if at is None else asked.check(at, confirm),
-        )  # fmt: skip
-    following = (at // step + 1) * step
-    top = asked.top
+            **common, feasible=False, binding=found.binding, binds=found.binds, nearest=found.nearest, at=at
+        )
+    following, top = (budget // step + 1) * step, asked.top
+    after = None if budget >= top else asked.check(following, confirm)
+    starts, warned = to_start(site, budget, seats(site, load, budget))
+    far = outside(site, (load, budget), *([] if after is None else [(load, following)]))
+    common["warnings"] += (*unserved(at, after), *warned, *far)
     return ChunkPlan(
         **common,
         feasible=True,
         binding=found.binding,
         binds=found.binds,
         advice=Advice(
-            max_num_batched_tokens=at,
-            binding={"max_num_batched_tokens": found.binding},
+            max_num_batched_tokens=budget,
+            max_model_len=starts,
+            binding={"max_num_batched_tokens": found.binding} | ({"max_model_len": "kv_memory"} if starts else {}),
         ),
-        exact_max_num_batched_tokens=at if at >= top else last_that(asked.holds, at, following - 1),
-        at=asked.check(at, confirm),
-        after=None if at >= top else asked.check(following, confirm),
+        exact_max_num_batched_tokens=budget if after is None else last_that(asked.holds, budget, following - 1),
+        at=at,
+        after=after,
     )
 
 
@@ -195,6 +222,8 @@ class _Question:
     def best(self) -> _Found:
         """Return the largest budget within the limits."""
         load, limit = self.load, self.slo.itl_s or 0.0
+        if (longer := too_long(self.site, load)) is not None:
+            return _Found(None, False, "max_model_len", longer[0], tuple(longer[1]))
         if not self.fits(load.streams + 1):
             return self._no_memory()
         room_for = self._multiple(
@@ -210,18 +239,21 @@ class _Question:
                 "prompt",
                 "the whole prompt goes through in one step within the limit: a larger budget changes nothing",
             )
-        elif budget == room_for:
-            binding, binds = (
-                "kv_memory",
-                f"the KV cache binds: {no_room(self.site, load, budget + self.step, self._seats(budget + self.step))}",
-            )
         else:
-            following = (budget // self.step + 1) * self.step
-            binding = "itl"
-            binds = (
-                f"the limit on the gaps binds: {ms(self.gap(budget))} at {budget:,} tokens per step; at {following:,} "
-                f"{over(self.gap(following), limit)}"
-            )
+            following = budget + 1 if budget < self.least else budget + self.step
+            if self.calm(following) or budget == room_for:
+                binding, binds = (
+                    "kv_memory",
+                    f"the KV cache binds: {no_room(self.site, load, following, self._seats(following))}",
+                )
+            else:
+                if not self.calm(self.least):  # a rounder number than the next one
+                    following = max(following, self.least)
+                binding = "itl"
+                binds = (
+                    f"the limit on the gaps binds: {ms(self.gap(budget))} at {budget:,} tokens per step; at {following:,} "
+                    f"{over(self.gap(following), limit)}"
+                )
         if not self.keeps_up(budget):
             return self._too_slow(budget, binding)
         wanted = self.slo.ttft_s
@@ -266,6 +298,8 @@ class _Question:
         near = [
             more_gpus(self.site, load, self.least, self._seats(self.least)),
             fewer_streams(self.site, load, self.least, self._seats(self.least)),
+            shorter_sequences(self.site, load, self.least, self._seats(self.least)),
+            more_tokens(self.site, load, self.least, self._seats(self.least)),
         ]
         text = no_room(self.site, load, budget, self._seats(budget))
         return _Found(None, False, "kv_memory", text, tuple(each for each in near if each is not None))
@@ -277,10 +311,18 @@ class _Question:
             what = f"a decode step of {load.streams} streams alone takes {ms(decode)}, over the limit of {ms(limit)}"
         else:
             what = f"even the smallest chunk makes a step of {ms(self.gap(load.streams + 1))}, over the limit of {ms(limit)}"
-        near, budget = [], self._first(self.keeps_up, load.every)
-        if budget is not None and self.fits(budget):
+        near, budget = [], self._first(self.keeps_up, load.every) or self.top
+        if self.fits(budget):
             near.append(nearest_limit("itl", self.gap(budget), f"with {budget:,} tokens per step"))
+        fewer = last_that(self._calm_with, 1, load.streams - 1)
+        if fewer is not None:
+            near.append(Nearest(change="--streams", value=fewer, text=f"{fewer:,} streams"))
         return _Found(None, False, "itl", what, tuple(near))
+
+    def _calm_with(self, streams: int) -> bool:
+        """Tell whether the smallest chunk beside so many streams makes a step within the limit."""
+        load = replace(self.load, streams=streams)
+        return longest_gap_s(self.site.clock, load, streams + 1) <= (self.slo.itl_s or 0.0)
 
     def _too_slow(self, budget: int, binding: str) -> _Found:
         """The limits allow only budgets at which prompts come faster than they are taken."""
@@ -316,12 +358,15 @@ class _Question:
         free = room(self.site, budget, self._seats(budget))
         ttft = self.ttft(budget)
         late = self.slo.ttft_s is not None and ttft > self.slo.ttft_s
+        gap, mean = self.gap(budget), mean_gap_s(clock, load, budget)
+        tpot = mean if mean < math.inf else None
         return Checked(
             value=budget,
             meets=self.holds(budget) and self.keeps_up(budget) and not late,
-            itl_s=self.gap(budget),
-            tpot_s=mean if (mean := mean_gap_s(clock, load, budget)) < float("inf") else None,
+            itl_s=gap,
+            tpot_s=tpot,
             ttft_s=ttft,
+            **interval_numbers(self.site, load, budget, {"itl": gap, "tpot": tpot, "ttft": ttft}),
             kv_blocks_needed=needed_blocks(free, load),
             kv_blocks=free.blocks,
             **(interference_numbers(self.site, load, budget) if confirm else {}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.hardware.errors import InputError
+from costmodel.planning.documents import Checked
 from costmodel.planning.serving import ENDLESS, Site
 from costmodel.planning.steady import Steady, decode_s
 from costmodel.simulation.simulating import simulate_interference
@@ -43,7 +44,15 @@ def interference_numbers(site: Site, load: Steady, budget: int | None) -> dict[s
     result = found.injected if load.prompts else found.baseline
     if result is None or result.itl is None:
         return {}
+    if load.prompts and result.ttft is None:  # gaps without a prompt among them confirm nothing
+        return {"simulated_prompts": 0}
     numbers: dict[str, Any] = {"simulated_itl_s": result.itl.max_s, "simulated_tpot_s": result.itl.mean_s}
     if load.prompts and result.ttft is not None:
-        numbers["simulated_ttft_s"] = result.ttft.max_s
+        numbers |= {"simulated_ttft_s": result.ttft.max_s, "simulated_prompts": result.requests.done}
     return numbers
+
+
+def unserved(*checks: Checked | None) -> tuple[str, ...]:
+    """Return a warning if a simulation served no prompt, and so confirms nothing; nothing otherwise."""
+    values = [f"{check.value:,}" for check in checks if check is not None and check.simulated_prompts == 0]
+    return (f"not confirmed: no prompt was served in the simulation at {' and '.join(values)}",) if values else ()

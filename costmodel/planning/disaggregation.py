@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
-from costmodel.planning.documents import Advice, FleetPlan, FleetRun
+from costmodel.planning.documents import Advice, FleetPlan, FleetRun, Slo
 from costmodel.planning.fleets import Traffic, run_alone, run_apart, run_replicas
+from costmodel.planning.refusing import refusal, tried
 from costmodel.planning.replicas import MOST_SERVERS
-from costmodel.planning.searching import Search, refusal, sentence, worst
+from costmodel.planning.searching import Search, sentence, worst
 from costmodel.planning.steady import Steady, drain_s
 from costmodel.planning.traffic import Asked, check_server, make_traffic, slo_of
 from costmodel.simulation.options import ServerOptions
@@ -61,29 +62,43 @@ def plan_disaggregation(
     Raises:
         InputError: a name, number or combination that cannot be.
     """
+    asked: dict[str, Any] = {
+        "rate": rate, "trace": trace, "prompt": prompt, "output": output, "spread": spread, "burstiness": burstiness, "requests": requests,
+        "form": form, "limit": limit, "speed": speed, "balancing": "round-robin", "seed": seed, "apart": True,
+    }  # fmt: skip
     slo = slo_of(percentile, ttft=ttft, tpot=tpot, itl=itl, e2e=e2e)
     pools = Pools(bandwidth=bandwidth, latency=latency).checked()
     check_server(server, plan_disaggregation)
-    made = make_traffic(
-        rate, trace, slo, server, prompt=prompt, output=output, spread=spread, burstiness=burstiness, requests=requests,
-        form=form, limit=limit, speed=speed, seed=seed, balancing="round-robin", apart=True,
-    )  # fmt: skip
+    return tried(lambda changed, flags: _plan(slo, changed, pools, compare, progress, flags), asked, server)
+
+
+def _plan(
+    slo: Slo,
+    asked: dict[str, Any],
+    pools: Pools,
+    compare: bool,
+    progress: Callable[[FleetRun], None] | None,
+    server: ServerOptions,
+) -> FleetPlan:
+    """Answer :func:`plan_disaggregation`."""
+    made = make_traffic(slo, server, **asked)
     common = made.common("disaggregation") | {"closed_form": made.closed_form}
-    if made.nowhere is not None:
-        return FleetPlan(**common, **made.nowhere)
+    if (nowhere := made.nowhere()) is not None:
+        return FleetPlan(**common, **nowhere)
     question = _Question(made, pools, progress)
     alone = run_alone(made.traffic, pools)
     if not alone.meets:
-        return FleetPlan(**common, **refusal(slo, alone, (), made.per_server))
+        return FleetPlan(**common, **refusal(made, alone, question.run(question.most, question.most)))
     found = question.fewest()
     common["runs"] = question.all()
     if found is None:
-        return FleetPlan(**common, **refusal(slo, None, question.all(), made.per_server))
+        return FleetPlan(**common, **refusal(made, None, question.run(question.most, question.most)))
     prefill, decode = found
     at = question.run(prefill, decode)
     below = [question.run(prefill - 1, decode)] if prefill > 1 else []
     below += [question.run(prefill, decode - 1)] if decode > 1 else []
     common["runs"] = question.all()
+    common["warnings"] = (*common["warnings"], *made.too_short(at, " to decode"))
     binding = {"prefill_servers": "none", "decode_servers": "none"}
     said = [f"{prefill:,} to prefill and {decode:,} to decode hold all limits"]
     for run in below:
@@ -96,7 +111,13 @@ def plan_disaggregation(
         feasible=True,
         binding=binding["prefill_servers"] if binding["decode_servers"] == "none" else binding["decode_servers"],
         binds="; ".join(said),
-        advice=Advice(prefill_servers=prefill, decode_servers=decode, gpus=at.gpus, binding=binding),
+        advice=Advice(
+            prefill_servers=prefill,
+            decode_servers=decode,
+            gpus=at.gpus,
+            **made.to_start(),
+            binding=binding | dict.fromkeys(made.to_start(), "kv_memory"),
+        ),
         at=at,
         before=tuple(below),
         together=together,
@@ -134,22 +155,39 @@ class _Question:
     def fewest(self) -> tuple[int, int] | None:
         """Return as few of each kind as hold all limits; None if none do."""
         decode = self.made.closed_form.servers
-        prefill = self._prefilling()
-        if prefill is None:
-            return None
-        while prefill <= self.most:
+        prefill = self._prefilling() or self._enough_to_prefill(1)
+        while prefill is not None and prefill <= self.most:
             found = self._decoding(prefill, decode)
-            if found is None:
-                return None
+            if found is None:  # the end-to-end latency, of which the prefill is a part
+                prefill = self._enough_to_prefill(prefill + 1)
+                continue
             if not self.run(prefill, found).meets:  # the TTFT
                 prefill += 1
                 continue
+            prefill, found = self._traded(prefill, found)
             while prefill > 1 and self.run(prefill - 1, found).meets:
                 prefill -= 1
             while found > 1 and self.run(prefill, found - 1).meets:
                 found -= 1
             return prefill, found
         return None
+
+    def _enough_to_prefill(self, start: int) -> int | None:
+        """Return the fewest servers that prefill, from ``start`` on, with which all limits hold if enough decode; None if none do."""
+        if start > self.most:
+            return None
+        search = Search(lambda count: self.run(count, self.most))
+        found = search.fewest(start, self.most, lambda: self.run(self.most, self.most))
+        return None if found is None else max(found, start)
+
+    def _traded(self, prefill: int, decode: int) -> tuple[int, int]:
+        """Return fewer servers in all, where one more that prefills saves several that decode: the end-to-end latency has both."""
+        while self.made.traffic.slo.e2e_s is not None and decode > 2 and prefill < self.most:
+            other = self._decoding(prefill + 1, decode)
+            if other is None or other + 1 >= decode or not self.run(prefill + 1, other).meets:
+                break
+            prefill, decode = prefill + 1, other
+        return prefill, decode
 
     def _prefilling(self) -> int | None:
         """Return the fewest servers that prefill in time, simulated without the others."""

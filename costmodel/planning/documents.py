@@ -31,13 +31,15 @@ class Slo(Sparse):
     """At which TTFT, TPOT, ITL and end-to-end latency are taken, of loads that are simulated."""
 
 
-class Nearest(Frozen):
+class Nearest(Sparse):
     """One change after which the limit that binds holds."""
 
     change: str
     """What changes, as the command line has it: ``--itl-ms``, ``--tp``, ``--every``."""
     value: float
-    """In SI units: seconds for times."""
+    """In SI units: seconds for times; of ``--gpu`` the number of GPUs."""
+    gpu: str | None = None
+    """Canonical name of the part, of ``--gpu``."""
     text: str
     """The same in words, with the unit."""
     enough: bool = True
@@ -49,6 +51,8 @@ class Advice(Sparse):
 
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
+    max_model_len: int | None = None
+    """Longest with which vLLM starts, where it does not start with the model's own."""
     context_tokens: int | None = None
     prompt_tokens: int | None = None
     gpu: str | None = None
@@ -80,6 +84,13 @@ class Checked(Sparse):
     tpot_s: float | None = None
     ttft_s: float | None = None
     """Of a prompt that comes at the worst moment."""
+    level: float | None = None
+    """Share of the measurements that lie in intervals such as those below."""
+    itl_interval_s: tuple[float, float] | None = None
+    tpot_interval_s: tuple[float, float] | None = None
+    """As wide, relative to the TPOT, as that of the decode step."""
+    ttft_interval_s: tuple[float, float] | None = None
+    """As wide, relative to the TTFT, as that of the longest mixed step."""
     kv_blocks_needed: int | None = None
     kv_blocks: int | None = None
     simulated_itl_s: float | None = None
@@ -87,6 +98,8 @@ class Checked(Sparse):
     simulated_tpot_s: float | None = None
     simulated_ttft_s: float | None = None
     """The longest TTFT of the simulation."""
+    simulated_prompts: int | None = None
+    """Prompts that it served; with 0 it confirms nothing."""
 
 
 class Plan(Sparse):
@@ -160,7 +173,11 @@ class GpuOption(Sparse):
     """Canonical name of the part."""
     name: str
     gpus: int
+    tensor_parallel: int = 1
+    """Less than ``gpus`` where experts are spread over more (``--ep``)."""
     meets: bool
+    missed: tuple[str, ...] = ()
+    """Limits that do not hold; ``part`` where the part does not run the model as it was asked for."""
     why: str
     """Which limit does not hold, or what is closest to its limit."""
     rung: Literal["roofline", "calibrated"] | None = None
@@ -194,7 +211,7 @@ class FleetRun(Sparse):
     gpus: int
     meets: bool
     missed: tuple[str, ...] = ()
-    """Limits that do not hold; ``load`` where requests come faster than they are answered."""
+    """Limits that do not hold; ``load`` where requests come faster than they are answered, ``refused`` where no server takes too many."""
     ttft_s: float | None = None
     """At the percentile; None where so many requests got no token."""
     tpot_s: float | None = None
@@ -202,6 +219,9 @@ class FleetRun(Sparse):
     e2e_s: float | None = None
     output_tokens_per_s: float
     busy_share: float
+    """Share of the time that a step runs: near 1 for any server that always has a request."""
+    kv_share: float | None = None
+    """Most KV blocks in use on one server, of those there are; None for a cache without end."""
     keeps_up: bool
     """False where requests come faster than they are answered, by the rule of ``costmodel simulate``."""
     refused: dict[str, int] | None = None

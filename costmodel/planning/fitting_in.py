@@ -7,6 +7,7 @@ from costmodel.hardware.errors import InputError
 from costmodel.planning.documents import Nearest
 from costmodel.planning.serving import Room, Site, make_site, room
 from costmodel.planning.steady import Steady
+from costmodel.simulation.hints import of_start
 
 
 def needed_blocks(free: Room, load: Steady) -> int:
@@ -17,7 +18,7 @@ def needed_blocks(free: Room, load: Steady) -> int:
 def fits(site: Site, load: Steady, budget: int, seqs: int) -> bool:
     """Tell whether a load fits at a token budget and ``max_num_seqs``."""
     free = room(site, budget, seqs)
-    return free.blocks is None or needed_blocks(free, load) <= free.blocks
+    return free.holds(site, needed_blocks(free, load))
 
 
 def seats(site: Site, load: Steady, budget: int) -> int:
@@ -55,15 +56,45 @@ def more_gpus(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | Non
 
 def no_room(site: Site, load: Steady, budget: int, seqs: int) -> str:
     """Say what does not fit."""
-    free = room(site, budget, seqs)
-    if not free.blocks:
+    free, given = room(site, budget, seqs), site.options.get("kv_tokens")
+    if not free.blocks and given is None:
         return f"the weights and activations of {site.info.model} leave no room for a KV cache on {site.info.gpu}"
     needed = needed_blocks(free, load)
+    asked = site.options.get("max_model_len")
+    if asked is not None and not free.starts(asked):
+        longest = free.too_long(site)
+        return f"vLLM does not start with --max-model-len {asked}: the {free.blocks:,} KV blocks hold a sequence of {longest:,} tokens"
     return (
         f"{load.streams:,} streams at context {load.context:,}"
         + (f" and {load.prompts} × {load.prompt:,} tokens of prompt" if load.prompts else "")
         + f" take {needed:,} KV blocks; there are {free.blocks:,}"
+        + ("" if given is None else f" (--kv-tokens {given})")
     )
+
+
+def shorter_sequences(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | None:
+    """Return the largest ``max_model_len`` with which vLLM starts, if the one asked for is too long and the load's sequences are not."""
+    longest = room(site, budget, seqs).too_long(site)
+    if site.options.get("max_model_len") is None or longest is None or longest <= max(load.context, load.prompt):
+        return None
+    return Nearest(change="--max-model-len", value=longest, text=f"--max-model-len {longest}")
+
+
+def more_tokens(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | None:
+    """Return the KV cache that a load takes, where its size is given [tokens]."""
+    if site.options.get("kv_tokens") is None:
+        return None
+    free = room(site, budget, seqs)
+    tokens = needed_blocks(free, load) * free.block_tokens
+    return Nearest(change="--kv-tokens", value=tokens, text=f"--kv-tokens {tokens}")
+
+
+def to_start(site: Site, budget: int, seqs: int) -> tuple[int | None, tuple[str, ...]]:
+    """Return the largest ``max_model_len`` with which vLLM starts, where the model's own is too long, and a warning that says so."""
+    longest = room(site, budget, seqs).too_long(site)
+    if longest is None or site.most_tokens is None:
+        return None, ()
+    return longest, (of_start(longest, site.most_tokens),)
 
 
 def fewer_streams(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | None:

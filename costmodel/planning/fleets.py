@@ -155,12 +155,15 @@ def _told(
         "e2e": _at(share, [item.last - item.request.arrival if item.done else math.inf for item in served]),
     }
     missed = []
+    if _at(share, [math.inf if item.refused else 0.0 for item in served]):  # of ITL there are no gaps that could tell
+        missed.append("refused")
     for name, value in reached.items():
         limit = getattr(slo, f"{name}_s")
         if limit is not None and value is not None and value > limit:
             missed.append(name)
     if not keeps_up:
         missed.append("load")
+    usable = server.settings.usable_blocks
     return FleetRun(
         servers=servers,
         prefill_servers=prefill,
@@ -170,6 +173,7 @@ def _told(
         missed=tuple(missed),
         output_tokens_per_s=tokens / end if end > 0 else 0.0,
         busy_share=sum(tally.busy for tally in tallies) / (end * len(tallies)) if end > 0 else 0.0,
+        kv_share=None if not usable else max(tally.most[2] for tally in tallies) / usable,
         keeps_up=keeps_up,
         refused=dict(refused) or None,
         **{f"{name}_s": None if value is None or math.isinf(value) else value for name, value in reached.items()},

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from costmodel.architecture.source import load_model
 from costmodel.checks import whole
-from costmodel.deployment import divides
-from costmodel.hardware.catalog import gpu_names, load_gpu, resolve_gpu
+from costmodel.hardware.catalog import gpu_names, is_path, load_gpu
 from costmodel.hardware.errors import InputError
-from costmodel.planning.answering import limits_of, ms, nearest_limit, over
-from costmodel.planning.documents import Advice, GpuOption, GpuPlan, Nearest, Slo
-from costmodel.planning.fitting_in import needed_blocks
-from costmodel.planning.serving import PlanOptions, Site, make_site, room
-from costmodel.planning.steady import Steady, checked, longest_gap_s, mean_gap_s, ttft_s
+from costmodel.planning.answering import limits_of, ms, nearest_limit, too_long, up, verified
+from costmodel.planning.documents import Advice, GpuOption, GpuPlan, Nearest
+from costmodel.planning.fitting_in import fewer_streams, seats, to_start
+from costmodel.planning.part_sizes import MEASURES, Wanted, closest, rank, ranked, sizes
+from costmodel.planning.serving import PlanOptions
+from costmodel.planning.steady import checked
+from costmodel.planning.trusting import outside
 from costmodel.prices import Prices, read_prices
-
-MEASURES = {"itl": longest_gap_s, "ttft": ttft_s, "tpot": mean_gap_s}
 
 
 def plan_gpu(
@@ -74,47 +73,91 @@ def plan_gpu(
                 f"a token budget of {chunk} leaves no room for a prompt beside {load.streams} streams; use at least {load.streams + 1}"
             )
     table = None if prices is None else read_prices(prices)
-    names = _parts(gpus, table)
-    largest = None if most is None else whole(most, "most", 1)
-    tried = [option for name in names for option in _sizes(name, load, slo, chunk, server, table, largest)]
-    options = _ranked(names, tried)
-    good = [option for option in options if option.meets]
-    best = min(good, key=lambda option: (option.rung == "roofline", *_rank(option))) if good else None
-    calibration = (
-        None if best is None else make_site({**server, "gpu": best.gpu, "tp": best.gpus}, load.prompt).info.calibration
+    parts = _parts(gpus, table)
+    wanted = Wanted(load, slo, chunk, server, None if most is None else whole(most, "most", 1))
+    plan = _plan(parts, wanted, table)
+    if plan.feasible or not plan.nearest:
+        return plan
+
+    def again(name: str, value: Any) -> GpuPlan:
+        if name in ("every", "prompt", "context", "streams"):
+            return _plan(parts, replace(wanted, load=replace(load, **{name: value})), table)
+        if name in MEASURES:
+            return _plan(parts, replace(wanted, slo=slo.model_copy(update={f"{name}_s": value})), table)
+        if name in ("chunk", "most"):
+            return _plan(parts, replace(wanted, **{name: value}), table)
+        changed: Any = {**server, name: value}
+        return _plan(parts, replace(wanted, server=changed), table)
+
+    other = [each for each in plan.nearest if each.gpu is not None]  # was tried to be found
+    tried = verified(
+        plan.model_copy(update={"nearest": tuple(each for each in plan.nearest if each.gpu is None)}), again
     )
+    return tried.model_copy(update={"nearest": (*other, *tried.nearest)})
+
+
+def _plan(parts: Mapping[str, str], wanted: Wanted, table: Prices | None) -> GpuPlan:
+    """Answer :func:`plan_gpu`; ``parts``: canonical name → name or path of the profile."""
+    load = wanted.load
+    tried = [
+        option
+        for name, part in parts.items()
+        for option in sizes(part, table.of(part if is_path(part) else name) if table else None, wanted)
+    ]
+    if all(
+        option.missed == ("part",) for option in tried
+    ):  # not the parts are to blame: a name, a number, or their combination
+        raise InputError(tried[0].why)
+    options = ranked(tried, wanted)
+    good = [option for option in options if option.meets]
+    best = min(good, key=lambda option: (option.rung == "roofline", *rank(option))) if good else None
+    site = None if best is None else wanted.site(parts[best.gpu], best.tensor_parallel)
+    notes: tuple[str, ...] = () if table else ("no prices were given (--prices): sorted by the number of GPUs",)
+    if site is not None:  # several attention replicas: the load is that of each
+        notes += tuple(note for note in site.notes if "attention replicas" in note)
     common: dict[str, Any] = {
-        "model": load_model(server.get("model", "Llama-3.1-8B"))[0].name,
+        "model": load_model(wanted.server.get("model", "Llama-3.1-8B"))[0].name,
         "gpu": None if best is None else best.name,
         "gpus": None if best is None else best.gpus,
         "rung": None if best is None else best.rung,
-        "calibration": calibration,
+        "calibration": None if site is None else site.info.calibration,
         "workload": {
             "kind": "interference", "prompt_tokens": load.prompt, "streams": load.streams, "context_tokens": load.context,
-            "every_s": load.every, "chunk_tokens": chunk,
+            "every_s": load.every, "chunk_tokens": wanted.chunk,
         },
-        "limits": slo,
+        "limits": wanted.slo,
         "options": tuple(options),
         "tried": tuple(tried),
         "currency": table.currency if table else None,
-        "notes": () if table else ("no prices were given (--prices): sorted by the number of GPUs",),
+        "notes": notes,
     }  # fmt: skip
     if best is None:
-        binding, binds, near = _refusal(tried, slo)
-        if binding == "kv_memory":
-            near = _that_holds(load, chunk, server)
+        binding, binds, near = _refusal(parts, tried, wanted)
         return GpuPlan(**common, feasible=False, binding=binding, binds=binds, nearest=near)
     warnings: tuple[str, ...] = ()
     if best.rung == "roofline":
         warnings = (
             "no part with a calibration will do: the advice rests on datasheet rates, a floor; measured steps take longer",
         )
+    site = wanted.site(parts[best.gpu], best.tensor_parallel)
+    budget = wanted.budget(site)
+    starts, said = to_start(site, budget, seats(site, load, budget))
+    warnings += (*site.warnings, *said, *outside(site, (load, budget)))
+    common["notes"] += tuple(note for note in site.notes if note.startswith("calibration "))
     what = "cheapest" if table else "fewest GPUs"
-    smaller = [each for each in tried if each.gpu == best.gpu and each.gpus < best.gpus]
-    binding = _binding(smaller[-1], slo) if smaller else "price" if table else "gpus"
+    smaller = [each for each in tried if each.gpu == best.gpu and each.tensor_parallel < best.tensor_parallel]
+    binding = smaller[-1].missed[0] if smaller else "price" if table else "gpus"
     binds = f"{what}: {best.gpus} × {best.name}"
+    alike = [each.gpu for each in good if (each.rung, rank(each)[:2]) == (best.rung, rank(best)[:2])]
+    if len(alike) > 1:
+        binds = f"{what}: {best.gpus} of any of {', '.join(alike)}; of these {best.name} has the least TPOT"
     if smaller:
-        binds += f"; with {smaller[-1].gpus}, {smaller[-1].why}"
+        fewer = (
+            f"{smaller[-1].gpus}"
+            if smaller[-1].gpus < best.gpus
+            else f"tensor-parallel size {smaller[-1].tensor_parallel}"
+        )
+        binds += f"; with {fewer}, {smaller[-1].why}"
     return GpuPlan(
         **common,
         feasible=True,
@@ -123,159 +166,85 @@ def plan_gpu(
         advice=Advice(
             gpu=best.gpu,
             gpus=best.gpus,
-            tensor_parallel=best.gpus,
-            binding={"gpu": what, "gpus": binding, "tensor_parallel": binding},
+            tensor_parallel=best.tensor_parallel,
+            max_model_len=starts,
+            binding={"gpu": what, "gpus": binding, "tensor_parallel": binding}
+            | ({"max_model_len": "kv_memory"} if starts else {}),
         ),
         warnings=warnings,
     )
 
 
-def _parts(gpus: Sequence[str] | None, prices: Prices | None) -> list[str]:
-    if gpus is None:
-        return (
-            list(prices.per_hour)
-            if prices
-            else [name for name in gpu_names() if load_gpu(name)[0].architecture != "cpu"]
-        )
-    if isinstance(gpus, str) or not gpus:
+def _parts(gpus: Sequence[str] | None, table: Prices | None) -> dict[str, str]:
+    """Return canonical name → name or path of the profile, of the parts to choose from.
+
+    Raises:
+        InputError: unknown parts, two of one name, or one without a price.
+    """
+    if gpus is None and table is None:
+        return {name: name for name in gpu_names() if load_gpu(name)[0].architecture != "cpu"}
+    if isinstance(gpus, str) or (gpus is not None and not gpus):
         raise InputError("gpus must be a list of parts, e.g. ['h100', 'l40s']")
-    names = list(dict.fromkeys(resolve_gpu(name).name for name in gpus))
-    missing = [name for name in names if prices and name not in prices.per_hour]
+    found: dict[str, str] = {}
+    for part in table.per_hour if gpus is None and table else gpus or ():
+        profile, choice = load_gpu(part)
+        other = found.setdefault(choice.name, part)
+        if load_gpu(other)[0] != profile:
+            raise InputError(f"{other} and {part} have one name, {choice.name}: give one of the files another")
+    missing = [name for name, part in found.items() if table and table.of(part if is_path(part) else name) is None]
     if missing:
         raise InputError(f"no price for {', '.join(missing)} in the table; add it, or leave the part out")
-    return names
+    return found
 
 
-def _sizes(
-    name: str, load: Steady, slo: Slo, chunk: int | str, server: PlanOptions, prices: Prices | None, most: int | None
-) -> Iterable[GpuOption]:
-    """Yield a part with 1, 2, 4 … GPUs, up to a node."""
-    profile, _ = load_gpu(name)
-    price = prices.per_hour[name] if prices else None
-    try:
-        whole_model = make_site({**server, "gpu": name}, load.prompt)
-    except InputError as error:
-        yield GpuOption(gpu=name, name=profile.name, gpus=1, meets=False, why=str(error))
-        return
-    deployment = whole_model.deployment
-    assert deployment is not None  # no fixed step times
-    size, limit = 1, most or int(profile.link.gpus_per_node.value)
-    while size <= limit:
-        if divides(deployment.architecture, size, deployment.ep):
-            site = whole_model if size == 1 else make_site({**server, "gpu": name, "tp": size}, load.prompt)
-            yield _option(site, name, profile.name, size, load, slo, chunk, price)
-        size *= 2
-
-
-def _option(
-    site: Site, name: str, title: str, size: int, load: Steady, slo: Slo, chunk: int | str, price: float | None
-) -> GpuOption:
-    """Return one part with one number of GPUs, and whether it will do."""
-    budget = site.default_budget if isinstance(chunk, str) else chunk
-    cost = None if price is None else price * site.info.gpus
-    common: dict[str, Any] = {
-        "gpu": name,
-        "name": title,
-        "gpus": site.info.gpus,
-        "rung": site.info.rung,
-        "cost_per_hour": cost,
-    }
-    if budget <= load.streams:
-        why = (
-            f"its default token budget of {budget:,} has no room for a prompt beside {load.streams:,} streams (--chunk)"
-        )
-        return GpuOption(**common, meets=False, why=why)
-    seats = max(min(site.default_seqs, budget), load.streams + 1)
-    free = room(site, budget, seats)
-    if free.blocks is not None and (needed := needed_blocks(free, load)) > free.blocks:
-        why = (
-            "the weights leave no room for a KV cache"
-            if not free.blocks
-            else f"KV cache: {needed:,} blocks are needed, {free.blocks:,} free"
-        )
-        return GpuOption(**common, meets=False, why=why)
-    values = {key: measure(site.clock, load, budget) for key, measure in MEASURES.items()}
-    missed = [
-        f"{key.upper()} {over(values[key], limit) if values[key] < math.inf else 'without end: prompts come faster than they are taken'}"
-        for key in MEASURES
-        if (limit := getattr(slo, f"{key}_s")) is not None and values[key] > limit
-    ]
-    if values["tpot"] == math.inf and not missed:
-        missed = ["prompts come faster than they are taken"]
-    told: dict[str, Any] = {f"{key}_s": value for key, value in values.items() if value < math.inf}
-    closest = max(
-        ((values[key] / limit, key, limit) for key in MEASURES if (limit := getattr(slo, f"{key}_s")) is not None),
-        default=None,
-    )
-    tokens = load.streams / values["tpot"] if values["tpot"] < math.inf else 0.0
-    why = "; ".join(missed)
-    if not missed and closest is not None:
-        why = f"{closest[1].upper()} {ms(values[closest[1]])} of {ms(closest[2])}"
-    return GpuOption(
-        **common, meets=not missed, why=why, **told,
-        cost_per_million_tokens=cost / (tokens * 3600) * 1e6 if cost is not None and tokens else None,
-    )  # fmt: skip
-
-
-def _that_holds(load: Steady, chunk: int | str, server: PlanOptions) -> tuple[Nearest, ...]:
-    """Return the part, of all that are known, that holds a load with the fewest GPUs."""
-    every = [option for name in _parts(None, None) for option in _sizes(name, load, Slo(), chunk, server, None, None)]
-    holding = [option for option in every if option.tpot_s is not None]
-    if not holding:
-        return ()
-    best = min(holding, key=lambda option: (option.gpus, option.rung == "roofline", option.tpot_s))
-    return (
-        Nearest(change="--gpu", value=best.gpus, text=f"{best.gpus} × {best.name} (--gpu {best.gpu}), which hold it"),
-    )
-
-
-def _rank(option: GpuOption) -> tuple[float, float, float]:
-    """Return what options are sorted by: cost where it is known, GPUs, TPOT."""
-    return option.cost_per_hour or 0.0, option.gpus, option.tpot_s or math.inf
-
-
-def _ranked(names: Sequence[str], tried: Sequence[GpuOption]) -> list[GpuOption]:
-    """Return one row per part: the fewest GPUs that will do, else the most that were tried; those that will do first."""
-    rows = []
-    for name in names:
-        own = [option for option in tried if option.gpu == name]
-        if own:
-            rows.append(next((option for option in own if option.meets), own[-1]))
-    return sorted(rows, key=lambda option: (not option.meets, *_rank(option)))
-
-
-def _binding(option: GpuOption, slo: Slo) -> str:
-    """Return the limit that an option misses."""
-    if option.tpot_s is None and option.itl_s is None:
-        return "kv_memory"
-    for name in MEASURES:
-        limit, value = getattr(slo, f"{name}_s"), getattr(option, f"{name}_s")
-        if limit is not None and (value is None or value > limit):
-            return name
-    return "load"
-
-
-def _refusal(tried: Sequence[GpuOption], slo: Slo) -> tuple[str, str, tuple[Nearest, ...]]:
-    """Return which limit no part holds, in a sentence, and the nearest limits that one does."""
-    running = [option for option in tried if option.tpot_s is not None]
+def _refusal(
+    parts: Mapping[str, str], tried: Sequence[GpuOption], wanted: Wanted
+) -> tuple[str, str, tuple[Nearest, ...]]:
+    """Return which limit no part holds, in a sentence, and the nearest changes after which one does."""
+    running = [option for option in tried if option.ttft_s is not None]
     if not running:
-        last = max(tried, key=lambda option: option.gpus)
-        return "kv_memory", f"no part of those asked about holds the load, even with {last.gpus} GPUs: {last.why}", ()
+        last = max((option for option in tried if option.missed != ("part",)), key=lambda option: option.gpus)
+        text = f"no part of those asked about holds the load, even with {last.gpus} GPUs: {last.why}"
+        return last.missed[0], text, _that_holds(parts, last, wanted)
+    best = closest(running, wanted)
+    near = []
+    for name in dict.fromkeys(name for option in running for name in option.missed):
+        only = [option for option in running if option.missed == (name,)]
+        if not only and name not in best.missed:
+            continue
+        key = "ttft_s" if name == "load" else f"{name}_s"
+        reached = min(only, key=lambda option: getattr(option, key)) if only else best
+        value = getattr(reached, key)
+        what = f"with {reached.gpus} × {reached.name}"
+        near.append(
+            Nearest(change="--every", value=up(value), text=f"a prompt every {ms(up(value))} ({what})")
+            if name == "load"
+            else nearest_limit(name, value, what)
+        )
+    text = f"no part holds the limits; the closest is {best.gpus} × {best.name}: {best.why}"
+    return best.missed[0], text, tuple(near)
 
-    def excess(option: GpuOption) -> float:
-        limits: dict[str, float] = {name: getattr(slo, f"{name}_s") for name in MEASURES}
-        return max(float(getattr(option, f"{name}_s")) / limit for name, limit in limits.items() if limit is not None)
 
-    best = min(running, key=excess)
-    missed = [
-        name
-        for name in MEASURES
-        if (limit := getattr(slo, f"{name}_s")) is not None and getattr(best, f"{name}_s") > limit
-    ]
-    what = f"with {best.gpus} × {best.name}" + (", together with the others" if len(missed) > 1 else "")
-    near = [
-        nearest_limit(name, getattr(best, f"{name}_s"), what).model_copy(update={"enough": len(missed) == 1})
-        for name in missed
-    ]
-    binding = _binding(best, slo)
-    return binding, f"no part holds the limits; the closest is {best.gpus} × {best.name}: {best.why}", tuple(near)
+def _that_holds(parts: Mapping[str, str], last: GpuOption, wanted: Wanted) -> tuple[Nearest, ...]:
+    """Return what could be changed where the load runs on none of the parts: a flag, the load, or the part."""
+    if last.missed == ("max_gpus",):
+        return (Nearest(change="--max-gpus", value=last.gpus, text=f"--max-gpus {last.gpus}"),)
+    if last.missed == ("token_budget",):
+        return (Nearest(change="--chunk", value=wanted.load.one_step, text=f"--chunk {wanted.load.one_step}"),)
+    site = wanted.site(parts[last.gpu], last.tensor_parallel)
+    if last.missed == ("max_model_len",):
+        longer = too_long(site, wanted.load)
+        return tuple(longer[1]) if longer else ()
+    options = [option for name in gpu_names() for option in sizes(name, None, replace(wanted, most=None))]
+    fitting = [option for option in options if option.ttft_s is not None]
+    if not fitting:
+        budget = wanted.budget(site)
+        fewer = fewer_streams(site, wanted.load, budget, seats(site, wanted.load, budget))
+        return (fewer,) if fewer else ()
+    best = min(
+        fitting, key=lambda option: (not option.meets, option.gpus, option.rung == "roofline", option.tpot_s or 0.0)
+    )
+    text = f"{best.gpus} × {best.name} (--gpu {best.gpu})"
+    if not best.meets:
+        text += f", which hold it; not enough by itself, as then {best.why}"
+    return (Nearest(change="--gpu", value=best.gpus, gpu=best.gpu, text=text, enough=best.meets),)

@@ -52,8 +52,8 @@ def closed_form(server: Server, slo: Slo, rate: float, prompt: int, output: int,
 
     running = last_that(holds, 1, max(most, 1)) or 1
     tpot, ttft = times(running)
-    seconds = (output - 1) * tpot if output > 1 else ttft
-    answered = running / seconds if output > 1 else 1 / seconds
+    # Who asks for one token decodes nothing: one prompt after another, or of servers that only decode, a step each.
+    answered = running / ((output - 1) * tpot) if output > 1 else 1 / (ttft or tpot)
     return ClosedForm(
         rate_per_server=answered, running=running, tpot_s=tpot, ttft_s=ttft, servers=max(math.ceil(rate / answered), 1)
     )

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from costmodel.checks import choice
-from costmodel.planning.documents import Advice, FleetPlan, FleetRun
+from costmodel.planning.documents import Advice, FleetPlan, FleetRun, Slo
 from costmodel.planning.fleets import BALANCING, Balancing, run_alone, run_replicas
-from costmodel.planning.searching import Search, refusal, sentence, worst
+from costmodel.planning.refusing import refusal, tried
+from costmodel.planning.searching import Search, sentence, worst
 from costmodel.planning.traffic import check_server, make_traffic, slo_of
 from costmodel.simulation.options import ServerOptions
 
-FEW_EACH = 20
-"""Fewer requests than this per server say little of a load that lasts."""
 MOST_SERVERS = 10_000
 
 
@@ -56,7 +55,7 @@ def plan_replicas(
         trace, form, limit, speed: recorded requests instead, as in :func:`costmodel.simulate_trace`.
         ttft, tpot, itl, e2e: limits [s]; None for none.
         percentile: at which they hold, above 0 and at most 100.
-        requests: that are simulated at a rate; None for 100 per server of the closed form, from 1,000 to 5,000.
+        requests: that are simulated at a rate; None for as many as come in five times the time of an answer, from 2,000 to 30,000.
         balancing: ``round-robin`` or ``random``.
         around: so many more numbers of servers, on both sides of the answer, are simulated for the curve.
         progress: called with every fleet that was simulated.
@@ -68,30 +67,36 @@ def plan_replicas(
     Raises:
         InputError: a name, number or combination that cannot be.
     """
+    asked: dict[str, Any] = {
+        "rate": rate, "trace": trace, "prompt": prompt, "output": output, "spread": spread,
+        "burstiness": burstiness, "requests": requests, "form": form, "limit": limit, "speed": speed, "balancing": balancing, "seed": seed,
+    }  # fmt: skip
     slo = slo_of(percentile, ttft=ttft, tpot=tpot, itl=itl, e2e=e2e)
     choice(balancing, BALANCING, "balancing")
     check_server(server, plan_replicas)
-    made = make_traffic(
-        rate, trace, slo, server, prompt=prompt, output=output, spread=spread, burstiness=burstiness, requests=requests,
-        form=form, limit=limit, speed=speed, seed=seed, balancing=balancing,
-    )  # fmt: skip
+    return tried(lambda changed, flags: _plan(slo, changed, around, progress, flags), asked, server)
+
+
+def _plan(
+    slo: Slo, asked: dict[str, Any], around: int, progress: Callable[[FleetRun], None] | None, server: ServerOptions
+) -> FleetPlan:
+    """Answer :func:`plan_replicas`."""
+    made = make_traffic(slo, server, **asked)
     common = made.common("replicas")
-    if made.nowhere is not None:
-        return FleetPlan(**common, **made.nowhere)
+    if (nowhere := made.nowhere()) is not None:
+        return FleetPlan(**common, **nowhere)
     traffic, form_found = made.traffic, made.closed_form
     search = Search(lambda count: run_replicas(traffic, count), progress)
     most = min(len(traffic.requests), MOST_SERVERS)
     found = search.fewest(min(form_found.servers, most), most, lambda: run_alone(traffic))
     common |= {"closed_form": form_found, "runs": search.all()}
     if found is None:
-        return FleetPlan(**common, **refusal(slo, search.alone, search.all(), made.per_server))
+        return FleetPlan(**common, **refusal(made, search.alone, search.run(most)))
     for count in range(max(found - 1 - around, 1), min(found + around, most) + 1):
         search.run(count)
     common["runs"] = search.all()
-    if (own := len(traffic.requests) / found) < FEW_EACH:
-        text = f"only {own:.3g} requests per server were simulated, too few to fill them: give more (--requests)"
-        common["warnings"] = (*common["warnings"], text)
     at, below = search.run(found), search.run(found - 1) if found > 1 else None
+    common["warnings"] = (*common["warnings"], *made.too_short(at))
     binding = worst(below, slo) if below else "none"
     binds = f"{found:,} replicas hold all limits" if found > 1 else "one server holds all limits"
     if below:
@@ -101,7 +106,12 @@ def plan_replicas(
         feasible=True,
         binding=binding,
         binds=binds,
-        advice=Advice(replicas=found, gpus=at.gpus, binding={"replicas": binding, "gpus": binding}),
+        advice=Advice(
+            replicas=found,
+            gpus=at.gpus,
+            **made.to_start(),
+            binding={"replicas": binding, "gpus": binding} | dict.fromkeys(made.to_start(), "kv_memory"),
+        ),
         at=at,
         before=(below,) if below else (),
     )

@@ -1,11 +1,10 @@
-"""The search for the fewest servers, and what is said where a limit is missed."""
+"""The search for the fewest servers, and how a limit is missed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
-from costmodel.planning.answering import nearest_limit, over
+from costmodel.planning.answering import over
 from costmodel.planning.documents import FleetRun, Slo
 
 
@@ -79,9 +78,10 @@ class Search:
 
 
 def worst(run: FleetRun, slo: Slo) -> str:
-    """Return the limit that is missed most."""
-    if "load" in run.missed:
-        return "load"
+    """Return the limit that is missed most: requests that are refused and overload come before percentiles."""
+    for name in ("refused", "load"):
+        if name in run.missed:
+            return name
 
     def ratio(name: str) -> float:
         value = getattr(run, f"{name}_s")
@@ -94,39 +94,13 @@ def sentence(name: str, run: FleetRun, slo: Slo) -> str:
     """Say how a limit is missed."""
     if name == "load":
         return "requests come faster than they are answered"
+    if name == "refused":
+        said = [
+            (f"{count:,} request{'s are' if count > 1 else ' is'}", why) for why, count in (run.refused or {}).items()
+        ]
+        return "; ".join(f"{what} refused: {why}" for what, why in said)
     value, limit = getattr(run, f"{name}_s"), getattr(slo, f"{name}_s")
     where = f"p{slo.percentile:g} of the {name.upper() if name != 'e2e' else 'end-to-end latency'}"
     if value is None:
         return f"too many requests are never answered for the {where}"
     return f"the {where} is {over(value, limit)}"
-
-
-def refusal(slo: Slo, alone: FleetRun | None, runs: Sequence[FleetRun], gpus: int) -> dict[str, Any]:
-    """Return the answer where no number of servers will do.
-
-    Args:
-        slo: the limits.
-        alone: what requests see that have a server for themselves, if that was looked at.
-        runs: what was simulated, by number of servers.
-        gpus: of one server.
-    """
-    if alone is not None and alone.missed:
-        last, binding = alone, worst(alone, slo)
-        text = f"no number of servers will do: even for requests that have one for themselves, {sentence(binding, alone, slo)}"
-        if alone.refused:
-            text += f" ({'; '.join(f'{count:,} refused: {why}' for why, count in alone.refused.items())})"
-        what = "one request per server"
-    else:
-        last = runs[-1]
-        binding, what = worst(last, slo), f"with {last.servers:,} servers"
-        text = f"not even {last.servers:,} servers, {last.servers * gpus:,} GPUs, are enough: {sentence(binding, last, slo)}"
-    values = [(name, getattr(last, f"{name}_s")) for name in last.missed if name != "load"]
-    alone_enough = len(last.missed) == 1
-    if not alone_enough:
-        what += ", together with the others"
-    near = tuple(
-        nearest_limit(name, value, what).model_copy(update={"enough": alone_enough})
-        for name, value in values
-        if value is not None
-    )
-    return {"feasible": False, "binding": binding, "binds": text, "nearest": near}

@@ -17,6 +17,7 @@ from costmodel.memory.engines import default_settings
 from costmodel.memory.pool import Pool, pool_of, workload_settings
 from costmodel.simulation.clock import Clock
 from costmodel.simulation.options import ServerOptions, SimulatedRung, check_options
+from costmodel.simulation.ranges import Fitted
 from costmodel.simulation.results import ServerInfo
 from costmodel.simulation.server import FIXED_BUDGET, FIXED_SEQS, make_server
 
@@ -57,6 +58,7 @@ class Site:
         options: as they were asked for.
         info: what documents tell of the server.
         notes, warnings: what has to be said.
+        fitted: the calibration of the step times; None where they have none.
     """
 
     clock: Clock
@@ -65,6 +67,7 @@ class Site:
     info: ServerInfo
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    fitted: Fitted | None = None
 
     @property
     def default_budget(self) -> int:
@@ -85,20 +88,32 @@ class Site:
         given = self.options.get("max_model_len")
         if given is not None:
             return whole(given, "max-model-len", 1)
-        return self.deployment.architecture.max_positions or None if self.deployment else None
+        return self.allowed_tokens
 
-    def too_long(self, tokens: int) -> tuple[str, ...]:
-        """Return a warning if no sequence may be so long [tokens]; nothing otherwise."""
-        most = self.most_tokens
-        if most is None or tokens < most:
-            return ()
-        return (f"a prompt of {tokens:,} tokens and its answer are more than the {most:,} that a sequence may have",)
+    @property
+    def allowed_tokens(self) -> int | None:
+        """Longest sequence that the model allows, whatever ``max_model_len`` is; None for no limit [tokens]."""
+        return self.deployment.architecture.max_positions or None if self.deployment else None
 
     def simulated(self, **changed: Any) -> ServerOptions:
         """Return the options of a simulation of this site, those that are None left out."""
         asked: dict[str, Any] = {"scheduler": "vllm", **self.options, **changed}
         taken: ServerOptions = {name: value for name, value in asked.items() if value is not None}  # type: ignore[assignment]
         return taken
+
+
+def check_longest(given: int | None, deployment: Deployment | None) -> None:
+    """Refuse a ``max_model_len`` that the model does not allow, as ``plan_memory`` does.
+
+    Raises:
+        InputError: it is longer than the model's.
+    """
+    allowed = deployment.architecture.max_positions if deployment else 0
+    if given is not None and deployment and allowed and whole(given, "max-model-len", 1) > allowed:
+        name = deployment.architecture.name
+        raise InputError(
+            f"max-model-len {given:,} is more than the {allowed:,} that {name} allows; use at most {allowed}"
+        )
 
 
 def make_site(options: PlanOptions, prompt: int, others: Mapping[str, Any] | None = None) -> Site:
@@ -124,13 +139,14 @@ def make_site(options: PlanOptions, prompt: int, others: Mapping[str, Any] | Non
         ServerOptions(**{"scheduler": "vllm", **options, "kv_tokens": ENDLESS, "max_num_seqs": 1}),  # type: ignore[typeddict-item]
         prompt,
     )
+    check_longest(options.get("max_model_len"), server.deployment)
     notes = server.notes
     if server.deployment is not None:
         engine = options.get("engine", "vllm")
         notes += other_defaults(engine)
         if engine != "vllm":
             notes += (f"steps take the times of {engine}; who is in a step is decided as vLLM's scheduler decides it",)
-    return Site(server.clock, server.deployment, options, server.info, notes, server.warnings)
+    return Site(server.clock, server.deployment, options, server.info, notes, server.warnings, server.fitted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +169,21 @@ class Room:
             return int(self.pool.needed(streams, context, prompts, prompt))
         stream, one = kv_blocks(context + 1, self.block_tokens), kv_blocks(prompt + 1, self.block_tokens)
         return int(streams * stream + prompts * one)
+
+    def starts(self, longest: int | None) -> bool:
+        """Tell whether vLLM starts with ``max_model_len`` = ``longest``; None for the model's, which is not asked for."""
+        return longest is None or self.pool is None or self.pool.starts(longest)
+
+    def holds(self, site: Site, needed: int) -> bool:
+        """Tell whether vLLM starts with the ``max_model_len`` that is asked for, and has ``needed`` blocks."""
+        return self.blocks is None or (needed <= self.blocks and self.starts(site.options.get("max_model_len")))
+
+    def too_long(self, site: Site) -> int | None:
+        """Return the largest ``max_model_len`` with which vLLM starts, where that of the site, or else the model's, is too long."""
+        asked = site.most_tokens
+        if asked is None or self.pool is None or self.pool.starts(asked):
+            return None
+        return self.pool.longest(asked)
 
 
 def block_tokens(site: Site) -> int:

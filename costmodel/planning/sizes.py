@@ -8,12 +8,14 @@ from typing import Any, Literal, Unpack
 
 from costmodel.checks import choice, whole
 from costmodel.hardware.errors import InputError
-from costmodel.planning.answering import head, last_that, limits_of, ms, nearest_limit, over, up, verified
-from costmodel.planning.confirming import interference_numbers
-from costmodel.planning.documents import Advice, Bound, Checked, Nearest, SizePlan, Slo
-from costmodel.planning.fitting_in import fewer_streams, more_gpus, needed_blocks, no_room
+from costmodel.planning.answering import head, last_that, limits_of, ms, over, verified
+from costmodel.planning.confirming import interference_numbers, unserved
+from costmodel.planning.documents import Advice, Bound, Checked, SizePlan, Slo
+from costmodel.planning.fitting_in import needed_blocks, no_room, to_start
+from costmodel.planning.refused_sizes import refused
 from costmodel.planning.serving import PlanOptions, Site, make_site, room
 from costmodel.planning.steady import Steady, checked, keeps_up, longest_gap_s, mean_gap_s, ttft_s
+from costmodel.planning.trusting import interval_numbers, outside
 from costmodel.rungs import MAX_STEPS
 from costmodel.simulation.options import ONE_STEP
 from costmodel.spike import step_count
@@ -97,7 +99,7 @@ def _batch(
     server: PlanOptions,
 ) -> SizePlan:
     """Answer :func:`plan_batch`."""
-    load = checked(streams, context, prompt or 1, 1, every)
+    load = checked(streams, context, 1 if prompt is None else prompt, 1, every)
     if prompt is None:
         load = replace(load, prompt=0, prompts=0)
     site = make_site(server, load.prompt or 1, _NAMES_OF_BATCH)
@@ -215,14 +217,14 @@ class _Question:
         if (longest := self.site.most_tokens) is not None:
             found["max_model_len"] = lambda load: max(load.context, load.prompt) + 1 <= longest
         found["kv_memory"] = self._fits
+        if self.load.prompts:  # before the times: where prompts come too fast, those have no end
+            found["load"] = lambda load: keeps_up(clock, load, self.budget(load))
         if (tpot := slo.tpot_s) is not None:
             found["tpot"] = lambda load: mean_gap_s(clock, load, self.budget(load)) <= tpot
         if (itl := slo.itl_s) is not None:
             found["itl"] = lambda load: longest_gap_s(clock, load, self.budget(load)) <= itl
         if (ttft := slo.ttft_s) is not None:
             found["ttft"] = lambda load: ttft_s(clock, load, self.budget(load)) <= ttft
-        if self.load.prompts:
-            found["load"] = lambda load: keeps_up(clock, load, self.budget(load))
         return found
 
     def _most_seqs(self) -> int | None:
@@ -234,7 +236,7 @@ class _Question:
         if load.prompts and budget <= load.streams:
             return True  # another limit
         free = room(self.site, budget, self.seats(load))
-        return free.blocks is None or needed_blocks(free, load) <= free.blocks
+        return free.holds(self.site, needed_blocks(free, load))
 
     def answer(self, confirm: bool) -> SizePlan:
         """Return the largest number for which all limits hold, the limits taken one after another, cheapest first."""
@@ -259,20 +261,30 @@ class _Question:
         load = self.at(reached)
         names = {"streams": "max_num_seqs", "context": "context_tokens", "prompt": "prompt_tokens"}
         values: dict[str, Any] = {names[self.unknown]: self.seats(load) if self.unknown == "streams" else reached}
+        at = self._check(reached, limits, confirm)
+        after = self._check(reached + 1, limits, confirm) if binding else None
+        starts, said = to_start(self.site, self.budget(load), self.seats(load))
+        values |= {"max_model_len": starts} if starts else {}
+        bound = {name: "kv_memory" if name == "max_model_len" else binding or "none" for name in values}
         return self._document(
+            warned=(
+                *unserved(at, None if binding == "max_model_len" else after),  # beyond that, none is to be served
+                *said,
+                *self._outside(reached, binding),
+            ),
             feasible=True,
             binding=binding or "none",
             binds=binds,
             bounds=tuple(bounds),
-            advice=Advice(**values, binding=dict.fromkeys(values, binding or "none")),
-            at=self._check(reached, limits, confirm),
-            after=self._check(reached + 1, limits, confirm) if binding else None,
+            advice=Advice(**values, binding=bound),
+            at=at,
+            after=after,
         )
 
     def _with(self, holds: Callable[[Steady], bool]) -> Callable[[int], bool]:
         return lambda number: holds(self.at(number))
 
-    def _document(self, **rest: Any) -> SizePlan:
+    def _document(self, warned: tuple[str, ...] = (), **rest: Any) -> SizePlan:
         load = self.load
         workload: dict[str, str | int | float | bool | None] = {
             "kind": "interference" if load.prompts else "decode", "streams": load.streams, "context_tokens": load.context,
@@ -284,7 +296,7 @@ class _Question:
             workload["every_s"] = None
         return SizePlan(
             **head(self.site), plan=self.plan, unknown=self.unknown, workload=workload, limits=self.slo,
-            notes=self.site.notes, warnings=self.site.warnings, **rest,
+            notes=self.site.notes, warnings=(*self.site.warnings, *warned), **rest,
         )  # fmt: skip
 
     def _sentence(self, binding: str, number: int) -> str:
@@ -315,70 +327,38 @@ class _Question:
 
     def _refusal(self, binding: str, limits: Mapping[str, Callable[[Steady], bool]]) -> SizePlan:
         """Return the answer where not even one will do."""
-        load, clock = self.at(1), self.site.clock
-        budget = self.budget(load)
-        one = {"streams": "one sequence", "context": "a context of one token", "prompt": "a prompt of one token"}[
-            self.unknown
-        ]
-        near: list[Nearest | None] = []
-        if binding == "kv_memory":
-            seats = self.seats(load)
-            text = f"{one} does not fit: {no_room(self.site, load, budget, seats)}"
-            near = [
-                more_gpus(self.site, load, budget, seats),
-                fewer_streams(self.site, load, budget, seats) if load.streams > 1 else None,
-            ]
-        elif binding in ("tpot", "itl", "ttft"):
-            measures = {"tpot": mean_gap_s, "itl": longest_gap_s, "ttft": ttft_s}
-            reached, allowed = measures[binding](clock, load, budget), getattr(self.slo, f"{binding}_s")
-            text = f"{one} is over the limit: {binding.upper()} {over(reached, allowed)}"
-            if reached < float("inf"):
-                near = [nearest_limit(binding, reached, f"with {one}")]
-        elif binding == "load":
-            took = ttft_s(clock, load, budget)
-            text = f"prompts come faster than they are taken: one takes {ms(took)}, and the next comes after {ms(load.every)}"
-            near = [Nearest(change="--every", value=up(took), text=f"a prompt every {ms(up(took))}")]
-        elif binding == "token_budget":
-            text = f"a token budget of {budget:,} has no room for {load.streams + load.prompts:,} sequences"
-            near = [
-                Nearest(
-                    change="--chunk", value=load.streams + load.prompts, text=f"--chunk {load.streams + load.prompts}"
-                )
-            ]
-        elif binding == "max_num_seqs":
-            text = f"max_num_seqs {self.site.default_seqs:,} has no place for {load.streams + load.prompts:,} sequences"
-            near = [
-                Nearest(
-                    change="--max-num-seqs",
-                    value=load.streams + load.prompts,
-                    text=f"--max-num-seqs {load.streams + load.prompts}",
-                )
-            ]
-        else:
-            longest = max(load.context, load.prompt) + 1
-            text = f"{longest:,} tokens are more than max_model_len, {self.site.most_tokens:,}"
-            near = [Nearest(change="--max-model-len", value=longest, text=f"--max-model-len {longest}")]
-        return self._document(
-            feasible=False, binding=binding, binds=text, nearest=tuple(each for each in near if each is not None)
-        )
+        load = self.at(1)
+        one = {"streams": "one sequence", "context": "a context of one token", "prompt": "a prompt of one token"}
+        text, near = refused(self.site, self.slo, load, self.budget(load), self.seats(load), binding, one[self.unknown])
+        return self._document(feasible=False, binding=binding, binds=text, nearest=near)
+
+    def _outside(self, number: int, binding: str) -> tuple[str, ...]:
+        loads = [self.at(number)] + ([self.at(number + 1)] if binding not in ("", "max_model_len") else [])
+        return outside(self.site, *((load, self.budget(load)) for load in loads))
 
     def _check(self, number: int, limits: Mapping[str, Callable[[Steady], bool]], confirm: bool) -> Checked:
         """Return what a number leads to."""
         load, clock = self.at(number), self.site.clock
         budget = self.budget(load)
         free = room(self.site, budget, self.seats(load))
-        blocks = {"kv_blocks_needed": needed_blocks(free, load), "kv_blocks": free.blocks}
+        blocks: dict[str, Any] = {"kv_blocks_needed": needed_blocks(free, load), "kv_blocks": free.blocks}
         if load.prompts and budget <= load.streams:
             return Checked(value=number, meets=False, **blocks)
         mean = mean_gap_s(clock, load, budget)
+        times: dict[str, float | None] = {
+            "itl": longest_gap_s(clock, load, budget),
+            "tpot": mean if mean < float("inf") else None,
+            "ttft": ttft_s(clock, load, budget) if load.prompts else None,
+        }
         if load.prompts and step_count(load.prompt, load.prompts, budget - load.streams) > MAX_STEPS:
             confirm = False
         return Checked(
             value=number,
             meets=all(holds(load) for holds in limits.values()),
-            itl_s=longest_gap_s(clock, load, budget),
-            tpot_s=mean if mean < float("inf") else None,
-            ttft_s=ttft_s(clock, load, budget) if load.prompts else None,
+            itl_s=times["itl"],
+            tpot_s=times["tpot"],
+            ttft_s=times["ttft"],
+            **interval_numbers(self.site, load, budget, times),
             **blocks,
             **(self._simulated(load, budget) if confirm else {}),
         )

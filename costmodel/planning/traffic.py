@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,21 +11,24 @@ from typing import Any
 
 from costmodel.checks import positive, whole
 from costmodel.hardware.errors import InputError
-from costmodel.planning.answering import limits_of
-from costmodel.planning.documents import ClosedForm, Slo
+from costmodel.planning.answering import limits_of, ms
+from costmodel.planning.documents import ClosedForm, FleetRun, Nearest, Slo
 from costmodel.planning.fitting_in import more_gpus
 from costmodel.planning.fleets import Balancing, Traffic
 from costmodel.planning.rates import closed_form
-from costmodel.planning.serving import PlanOptions, make_site
+from costmodel.planning.serving import PlanOptions, check_longest, make_site
 from costmodel.planning.steady import Steady
 from costmodel.simulation.options import ServerOptions, check_options
+from costmodel.simulation.ranges import of_load
 from costmodel.simulation.server import Server
 from costmodel.simulation.settings import DISAGGREGATED
 from costmodel.simulation.traces import read_trace
 from costmodel.simulation.workloads import gamma
 
-PER_SERVER, FEWEST, MOST_REQUESTS = 100, 1000, 5000
-"""Requests that are simulated: so many per server of the closed form, within bounds."""
+LIFETIMES = 5
+"""Arrivals last so many times the time of an answer: servers that are empty at first fill in one, and a queue shows in the others."""
+FEWEST, MOST_REQUESTS = 2000, 30_000
+"""Requests that are simulated at a rate, where it is not said how many."""
 
 
 def slo_of(percentile: float, **limits: float | None) -> Slo:
@@ -50,19 +54,19 @@ class Asked:
         traffic: the requests, the options of a server and the limits.
         server: one that has all requests for itself.
         closed_form: what the equations say.
+        lifetime: mean time of an answer, by the closed form [s].
         workload: as documents tell it.
         notes, warnings: what has to be said.
-        nowhere: the answer, where the model does not fit.
         per_server: GPUs of a server.
     """
 
     traffic: Traffic
     server: Server
     closed_form: ClosedForm
+    lifetime: float
     workload: dict[str, str | int | float | bool | None]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
-    nowhere: dict[str, Any] | None
     per_server: int
 
     def common(self, plan: str) -> dict[str, Any]:
@@ -74,13 +78,58 @@ class Asked:
             "notes": self.notes, "warnings": self.warnings,
         }  # fmt: skip
 
+    def more_gpus(self, tokens: int) -> Nearest | None:
+        """Return the smallest tensor-parallel size at which one sequence of ``tokens`` fits."""
+        options, settings = self.traffic.options, self.server.settings
+        kept = PlanOptions(**{name: value for name, value in options.items() if name in PlanOptions.__annotations__})  # type: ignore[typeddict-item]
+        return more_gpus(make_site(kept, 1), Steady(1, tokens), settings.token_budget, settings.max_num_seqs)
+
+    def nowhere(self) -> dict[str, Any] | None:
+        """Return the answer where the model does not fit into the memory of its GPUs."""
+        server, given = self.server, self.traffic.options.get("max_model_len")
+        stopped = given is not None and server.starts is not None
+        if server.deployment is None or (server.settings.usable_blocks is not None and not stopped):
+            return None
+        longest = max(request.prompt + request.output for request in self.traffic.requests)
+        near, info = [self.more_gpus(longest)], server.info
+        text = f"the weights and activations of {info.model} leave no room for a KV cache on {info.gpu}"
+        if stopped:
+            text = f"vLLM does not start with --max-model-len {given}: the KV cache holds a sequence of {server.starts:,} tokens"
+            starts = server.starts or 0
+            if longest <= starts:
+                near.append(Nearest(change="--max-model-len", value=starts, text=f"--max-model-len {starts}"))
+        nearest = tuple(each for each in near if each is not None)
+        return {"feasible": False, "binding": "kv_memory", "binds": text, "nearest": nearest}
+
+    def to_start(self) -> dict[str, Any]:
+        """Return what advice has beside the number of servers, and its binding: ``max_model_len``, where vLLM needs one to start."""
+        return {} if self.server.starts is None else {"max_model_len": self.server.starts}
+
+    def too_short(self, run: FleetRun, kind: str = "") -> tuple[str, ...]:
+        """Return a warning if arrivals end before servers are full, or before it shows that they do not keep up; nothing otherwise.
+
+        Args:
+            run: the fleet that is the answer.
+            kind: of servers that the closed form counts, in words.
+        """
+        requests, rate = self.traffic.requests, self.traffic.rate
+        answer = self.lifetime if run.e2e_s is None else min(self.lifetime, run.e2e_s)
+        span = requests[-1].arrival - requests[0].arrival if rate is None else len(requests) / rate
+        if span >= LIFETIMES * answer * (1 - 1e-9):
+            return ()
+        text = f"requests come for {ms(span)} only, {span / answer:.2g} times as long as an answer takes: that does not fill the servers, "
+        text += f"and a load that lasts may take more, by the closed form {self.closed_form.servers:,}{kind}"
+        if rate is not None:
+            text += f"; simulate more (--requests {math.ceil(LIFETIMES * answer * rate)})"
+        return (text,)
+
 
 def make_traffic(
-    rate: float | None,
-    trace: str | Path | None,
     slo: Slo,
     options: ServerOptions,
     *,
+    rate: float | None,
+    trace: str | Path | None,
     prompt: int,
     output: int,
     spread: float,
@@ -96,7 +145,8 @@ def make_traffic(
     """Return the requests and the closed form; the arguments are those of :func:`plan_replicas`.
 
     Raises:
-        InputError: not exactly one of rate and trace; a number that cannot be; a trace without two requests.
+        InputError: not exactly one of rate and trace; a number that cannot be; ``max_model_len`` beyond the model's; a trace without two
+            requests.
     """
     if (rate is None) == (trace is None):
         raise InputError("give either a rate (requests per second) or a trace")
@@ -129,37 +179,34 @@ def make_traffic(
             "prompt_tokens": prompt, "output_tokens": output, "spread": spread, "seed": seed, "requests": requests,
         }  # fmt: skip
     server = traffic.server(1)
+    check_longest(options.get("max_model_len"), server.deployment)
     found = closed_form(server, slo, mean, lengths[0], lengths[1], apart)
+    lifetime = found.ttft_s + (lengths[1] - 1) * found.tpot_s
     if trace is None and requests is None:
-        count = min(max(PER_SERVER * found.servers, FEWEST), MOST_REQUESTS)
+        count = min(max(math.ceil(LIFETIMES * mean * lifetime), FEWEST), MOST_REQUESTS)
         source = list(_everything(gamma(mean, burstiness, prompt, output, requests=count, spread=spread, seed=seed)))
         traffic = Traffic(tuple(source), options, slo, balancing, seed, mean, prompt, output)
         workload["requests"] = count
     workload["balancing"] = balancing
     said = tuple(text for text in server.warnings if "no room" not in text)
+    if server.starts is not None and options.get("max_model_len") is not None:
+        said = tuple(text for text in said if "will not start" not in text)  # is the answer
+    elif server.starts is not None and server.settings.usable_blocks is not None:
+        held = server.settings.usable_blocks // -(-sum(lengths) // server.settings.block_tokens)
+        said += (f"the KV cache of a server holds {held:,} requests of {lengths[0]:,} + {lengths[1]:,} tokens at once",)
+    said += of_load(
+        server.fitted, found.running, lengths[0] + lengths[1] / 2, longest_prompt(traffic), server.settings.token_budget
+    )
     return Asked(
-        traffic, server, found, workload, (*notes, *server.notes), (*warnings, *said), _nowhere(server, options, lengths[0] + lengths[1]),
-        server.info.gpus,
-    )  # fmt: skip
+        traffic, server, found, lifetime, workload, (*notes, *server.notes), (*warnings, *said), server.info.gpus
+    )
+
+
+def longest_prompt(traffic: Traffic) -> int:
+    """Return the tokens of the longest prompt."""
+    return max(request.prompt for request in traffic.requests)
 
 
 def _everything(source: Any) -> Any:
     while source.next_arrival() < float("inf"):
         yield source.take()
-
-
-def _nowhere(server: Server, options: ServerOptions, tokens: int) -> dict[str, Any] | None:
-    """Return the answer where the model does not fit into the memory of its GPUs."""
-    if server.deployment is None or server.settings.usable_blocks is not None:
-        return None
-    kept = PlanOptions(**{name: value for name, value in options.items() if name in PlanOptions.__annotations__})  # type: ignore[typeddict-item]
-    site = make_site(kept, 1)
-    more = more_gpus(site, Steady(1, tokens), server.settings.token_budget, server.settings.max_num_seqs)
-    return {
-        "feasible": False,
-        "binding": "kv_memory",
-        "binds": f"the weights and activations of {server.info.model} leave no room for a KV cache on {server.info.gpu}",
-        "nearest": (more.model_copy(update={"enough": False, "text": f"{more.text}, with which it fits"}),)
-        if more
-        else (),
-    }

@@ -45,12 +45,14 @@ class Cache:
         settings: with its size, and that of the longest sequence.
         tokens: as it was given, or else as vLLM counts, the null block included; None for no limit.
         notes, warnings: what has to be said.
+        starts: largest ``max_model_len`` with which vLLM starts, where it does not start with the one that it has; None where it does.
     """
 
     settings: Settings
     tokens: int | None
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    starts: int | None = None
 
 
 def cache_of(
@@ -108,6 +110,9 @@ def _worked_out(
             f"does not fit: {needed:,} KV blocks are needed, {int(pool.usable):,} are free; simulated as if they fitted"
         )
         return Cache(settings, None, (), (said,))
+    longest = options.get("max_model_len") or deployment.architecture.max_positions
+    starts = pool.longest(longest) if longest and options.get("engine", "vllm") == "vllm" else longest
+    said = hints.of_start(starts, longest) if starts < longest else ""
     seats = seats_of(pool)
     # A block of the layers that keep everything may hold more tokens than were asked for: as many as a state is large.
     settings = replace(
@@ -117,7 +122,13 @@ def _worked_out(
     blocks = max(int(pool.usable) - aside, 0) // seats.full
     blocks = max(blocks, load.blocks(seats, settings.block_tokens) if background else 0)
     settings = replace(settings, kv_blocks=blocks + 1, seats=seats)
-    return Cache(settings, int(pool.tokens), hints.of_windows(seats, aside), ())
+    return Cache(
+        settings,
+        int(pool.tokens),
+        hints.of_windows(seats, aside),
+        (said,) if said else (),
+        starts if said else None,
+    )
 
 
 def _whole_prompts(budget: int, given: int | None, longest: int | None) -> tuple[int, list[str]]:

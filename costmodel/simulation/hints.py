@@ -25,6 +25,16 @@ def lockstep(clients: int | None, requests: int | None, spread: float, ramp: flo
     ]
 
 
+def of_start(longest: int, asked: int) -> str:
+    """Say that vLLM does not start, as the KV cache does not hold one sequence of ``max_model_len``.
+
+    Args:
+        longest: with which it starts [tokens].
+        asked: ``max_model_len``, or the model's where it is not given [tokens].
+    """
+    return f"vLLM will not start without --max-model-len {longest} or less: the KV cache does not hold one sequence of {asked:,} tokens"
+
+
 def of_windows(seats: Seats, aside: int) -> tuple[str, ...]:
     """Say how the memory of layers with a window is counted; nothing where there are none.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from costmodel.simulation.clock import Clock, decode_alike
 from costmodel.simulation.results import Result
@@ -12,10 +13,10 @@ from costmodel.simulation.tally import Served, Tally
 
 FEWEST_ARRIVALS = 20
 """Fewer arrivals than this, in the second half of them, say nothing of whether a server keeps up."""
-KEEPS_UP = 0.9
+KEEPS_UP = 0.95
 """Answers per arrival, in that half, below which it does not."""
 DEVIATIONS = 3
-"""Standard deviations of the number of arrivals by which answers must be missing."""
+"""Standard deviations of the number of arrivals by which the requests that are not answered must have grown."""
 SHORT_ANSWERS = 1 / 8
 """Share of the arrivals' time that an answer may take on an empty server: if it takes longer, the load does not settle."""
 
@@ -35,9 +36,10 @@ def cut_short(result: Result, settings: Settings) -> list[str]:
 def overload(served: Sequence[Served], clock: Clock) -> list[str]:
     """Say that requests come faster than they are answered, where they do, on a server whose steps ``clock`` tells the time of.
 
-    Of the time between the first and the last arrival the second half is looked at: a server that keeps up answers as many requests in it
-    as come, whatever it does at the beginning. A load that ends before it has settled shows no more than whether its queue grows. One of a
-    few requests is not judged.
+    Of the time between the first and the last arrival the second half is looked at: a server that keeps up answers as many requests
+    in it as come, whatever it does at the beginning. What is missing is by how much the mean number of requests in the server grew
+    from the second quarter to the last one; numbers at single moments go up and down as arrivals do. A load that ends before it has
+    settled shows no more than whether its queue grows. One of a few requests is not judged.
     """
     import numpy as np
 
@@ -53,18 +55,24 @@ def overload(served: Sequence[Served], clock: Clock) -> list[str]:
     if came < FEWEST_ARRIVALS:
         return []
     alone = _alone(taken, clock)
-    answered = int(((ends > middle) & (ends <= last)).sum())
+    quarter = span / 4
+    grown = _mean_number(arrivals, ends, last - quarter, last) - _mean_number(arrivals, ends, middle - quarter, middle)
     gaps = np.diff(np.sort(arrivals))
     uneven = max(float(gaps.std() / gaps.mean()), 1.0)  # arrivals in bursts vary more than those of a Poisson process
-    if answered >= KEEPS_UP * came or came - answered <= DEVIATIONS * uneven * math.sqrt(came):
+    if grown <= max((1 - KEEPS_UP) * came, DEVIATIONS * uneven * math.sqrt(came)):
         return []
     if alone > SHORT_ANSWERS * span and not _queue_grows(taken, alone):
         return []
     seconds = span / 2
     return [
         f"requests come faster than they are answered: in the last {seconds:.3g} s of arrivals {came / seconds:.3g} a second came and "
-        f"{answered / seconds:.3g} a second were answered; TTFT and queueing grow with the length of the run"
+        f"{max(came - grown, 0.0) / seconds:.3g} a second were answered; TTFT and queueing grow with the length of the run"
     ]
+
+
+def _mean_number(arrivals: Any, ends: Any, start: float, end: float) -> float:
+    """Return the mean number of requests in the server between two moments."""
+    return float((ends.clip(start, end) - arrivals.clip(start, end)).sum()) / (end - start)
 
 
 def _queue_grows(served: Sequence[Served], alone: float) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from costmodel.building import build_parameters
 from costmodel.calibrations import choose_calibration
-from costmodel.certainty import arrival_overheads
+from costmodel.certainty import arrival_overheads, calibration_notes, rate_warnings
 from costmodel.checks import choice, positive, whole
 from costmodel.deployment import Deployment, deploy
 from costmodel.engine import default_max_num_seqs, default_token_budget
@@ -20,6 +20,7 @@ from costmodel.simulation import hints
 from costmodel.simulation.cache import Background, cache_of
 from costmodel.simulation.clock import Clock, FixedClock, StepClock, decode_alike
 from costmodel.simulation.options import ONE_STEP, ServerOptions
+from costmodel.simulation.ranges import Fitted
 from costmodel.simulation.results import ServerInfo
 from costmodel.simulation.settings import POLICIES, SCHEDULERS, Settings
 
@@ -38,6 +39,8 @@ class Server:
         info: what is told of it.
         deployment: model and GPUs; None with fixed step times.
         notes, warnings: what has to be said.
+        starts: largest ``max_model_len`` with which vLLM starts, where it does not start with the one that it has; None where it does.
+        fitted: the calibration of the step times; None where they have none.
     """
 
     clock: Clock
@@ -47,6 +50,8 @@ class Server:
     deployment: Deployment | None
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    starts: int | None = None
+    fitted: Fitted | None = None
 
 
 def make_server(
@@ -84,7 +89,7 @@ def make_server(
     warnings: list[str] = []
     notes: list[str] = []
     clock: Clock
-    fitted, rung = None, "fixed"
+    fitted, trusted, rung = None, None, "fixed"
     if decode is not None and prefill is not None:
         clock = FixedClock(_step_time(decode, "decode"), _step_time(prefill, "prefill"), prompt)
     else:
@@ -113,7 +118,11 @@ def make_server(
         if fitted is None:
             warnings.append("no calibration in use: steps at datasheet rates, a floor; measured ones take longer")
         rates = CalibratedRates(fitted) if fitted else None
-        clock = StepClock(build_parameters(deployment, rates))
+        clock = StepClock(parameters := build_parameters(deployment, rates))
+        if rates is not None:
+            trusted = Fitted(rates, parameters, deployment)
+            notes += calibration_notes(fitted, options.get("engine", "vllm"))
+            warnings += rate_warnings(rates)
         rung = "calibrated" if fitted else "roofline"
     settings = _settings(options, deployment, (budget, seqs), scheduler, policy)
     cache = cache_of(options, deployment, settings, prompt, background)
@@ -141,7 +150,7 @@ def make_server(
         request_overhead_s=delay[0],
         request_overhead_per_prompt_token_s=delay[1],
     )
-    return Server(clock, settings, delay, info, deployment, tuple(notes), tuple(warnings))
+    return Server(clock, settings, delay, info, deployment, tuple(notes), tuple(warnings), cache.starts, trusted)
 
 
 def _step_time(seconds: float, name: str) -> float:

@@ -16,6 +16,7 @@ from costmodel.simulation import hints, remarks
 from costmodel.simulation.cache import Background
 from costmodel.simulation.options import ServerOptions, check_options, truth
 from costmodel.simulation.pools import Pools, pools_info
+from costmodel.simulation.ranges import of_load
 from costmodel.simulation.requests import Listed, Request, Source
 from costmodel.simulation.results import ServerInfo, Simulation, make_spikes
 from costmodel.simulation.running import Limits, Run, run_source
@@ -131,7 +132,10 @@ def run_interference(
         spikes=tuple(sorted(spikes, key=lambda item: (item.injected_s, item.time_s))) if len(runs) > 1 else (),
         interrupted=last.interrupted,
         notes=server.notes,
-        warnings=(*server.warnings, *_unfelt(options, prompt, server.settings, streams), *warned),
+        warnings=(
+            *server.warnings, *_unfelt(options, prompt, server.settings, streams), *warned,
+            *of_load(server.fitted, streams, context, prompt, server.settings.token_budget, prompts),
+        ),
     )  # fmt: skip
     return Simulated(document, tuple(runs))
 
@@ -418,6 +422,11 @@ def _info(server: Server, pools: Pools | None) -> ServerInfo:
 def _said(run: Run, arrivals: bool) -> list[str]:
     """Return what has to be said of the requests of a run; whether they come too fast only where ``arrivals`` do not wait for answers."""
     said = remarks.refused(run.result) + remarks.cut_short(run.result, run.server.settings)
+    taken = [item.request for item in run.served if not item.refused]
+    if taken:
+        context = sum(request.prompt + request.output / 2 for request in taken) / len(taken)
+        running, longest = max(tally.most[0] for tally in run.tallies), max(request.prompt for request in taken)
+        said += of_load(run.server.fitted, running, context, longest, run.server.settings.token_budget)
     return said + remarks.overload(run.served, run.server.clock) if arrivals and not run.interrupted else said
 
 

@@ -10,6 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from costmodel.calibrations import choose_calibration
+from costmodel.deployment import deploy
+from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import CostModelError, InputError, shown
 from costmodel.simulation.results import Percentiles, Result, Simulation
 from costmodel.simulation.running import Limits
@@ -29,7 +32,7 @@ def key_of(configuration: Mapping[str, Any]) -> str:
 
 
 def file_stamps(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return a digest of each file that the options name, by option."""
+    """Return a digest of each file that the options name, by option; of the calibration that is taken where they name none."""
     found = {}
     for name in FILED:
         given = options.get(name)
@@ -37,8 +40,24 @@ def file_stamps(options: Mapping[str, Any]) -> dict[str, str]:
             path = Path(given).expanduser()
             with suppress(OSError, ValueError):
                 path = path / "config.json" if path.is_dir() else path
-                found[name] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+                found[name] = _digest(path.read_bytes())
+    if options.get("calibration") is None and (fitted := _chosen(options)) is not None:
+        found["calibration"] = _digest(fitted.model_dump_json().encode())
     return found
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _chosen(options: Mapping[str, Any]) -> Calibration | None:
+    """Return the shipped calibration of a server; None where there is none, or no such server on this machine."""
+    placed = {name: options[name] for name in ("tp", "ep", "dtype", "kv_dtype", "compute_dtype")}
+    try:
+        deployment = deploy(options["model"], options["gpu"], **placed)
+        return choose_calibration(None, deployment, options["engine"], options["assume_efficiency"])
+    except InputError:
+        return None
 
 
 def simulate_configuration(configuration: Configuration) -> dict[str, Any]:
@@ -52,9 +71,9 @@ def simulate_configuration(configuration: Configuration) -> dict[str, Any]:
         changed = sorted(
             name for name in {*stamps, *configuration["files"]} if stamps.get(name) != configuration["files"].get(name)
         )
-        raise CostModelError(
-            f"{shown(configuration['server'][changed[0]])} is not the same file here as where the sweep was asked for"
-        )
+        named = configuration["server"][changed[0]]
+        what = f"the shipped calibration of {configuration['server']['gpu']}" if named is None else shown(named)
+        raise CostModelError(f"{what} is not the same file here as where the sweep was asked for")
     workload, server = configuration["workload"], configuration["server"]
     limits = Limits(**configuration["limits"])
     try:
@@ -68,22 +87,24 @@ def simulate_configuration(configuration: Configuration) -> dict[str, Any]:
         return {"problem": str(error)}
     if document.interrupted:
         raise KeyboardInterrupt
-    return row_of(document)
+    return row_of(document, max(server["ep"] // server["tp"], 1), server["chunk"] == "one-step")
 
 
-def row_of(document: Simulation) -> dict[str, Any]:
-    """Return the columns of a simulation; only the ``problem`` of one whose KV cache does not fit."""
+def row_of(document: Simulation, replicas: int, one_step: bool) -> dict[str, Any]:
+    """Return the columns of a simulation of one of so many attention replicas; only the ``problem`` where its KV cache does not fit."""
     result = document.result or document.injected
     if document.server.kv_tokens is None:  # simulated as if memory had no end
         reason = next((text for text in document.warnings if "leave no room" in text or "does not fit" in text), "")
         return {"problem": reason.partition(":")[0] if reason.startswith("the weights") else reason.partition("; ")[0]}
     assert result is not None  # it was not interrupted
+    tokens = result.output_tokens_per_s * replicas
     made = _measured(result) | {
         "gpus": document.server.gpus,
-        "chunk_tokens": document.server.token_budget,
+        "chunk_tokens": None if one_step else document.server.token_budget,
         "rung": document.server.rung,
         "kv_tokens": document.server.kv_tokens,
-        "output_tokens_per_s_per_gpu": result.output_tokens_per_s / document.server.gpus,
+        "output_tokens_per_s": tokens,
+        "output_tokens_per_s_per_gpu": tokens / document.server.gpus,
         "warnings": " | ".join(document.warnings) or None,
     }
     known = types_of("load")
@@ -97,7 +118,6 @@ def _measured(result: Result) -> dict[str, Any]:
 
     return {
         "problem": None if result.ttft is not None else "no request was answered",
-        "output_tokens_per_s": result.output_tokens_per_s,
         "tpot_s": at(result.tpot, "mean_s"),
         "ttft_s": at(result.ttft, "mean_s"),
         "itl_p50_s": at(result.itl, "p50_s"),

@@ -6,17 +6,20 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
+from costmodel.architecture.formats import PLAIN_FORMATS
 from costmodel.architecture.source import load_model
-from costmodel.checks import positive, text, whole
-from costmodel.hardware.catalog import load_gpu
+from costmodel.checks import MAX_SECONDS, choice, positive, text, whole
+from costmodel.dtypes import KV_DTYPES
+from costmodel.hardware.catalog import is_path, load_gpu, resolve_gpu
 from costmodel.hardware.errors import InputError, shown
+from costmodel.hardware.profile import ComputeDtype
+from costmodel.simulation.options import ONE_STEP
 
 MOST_POINTS = 100_000_000
 """Larger grids are taken for a slip of the keyboard."""
 MOST_RATE = 1e9
-ONE_STEP = ("one-step", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +87,11 @@ def make_grid(
         model=_axis(model, "model", text),
         gpu=_axis(gpu, "gpu", text),
         tp=_axis(tp, "tp", lambda value, name: whole(value, name, 1)),
-        dtype=_axis(dtype, "dtype", lambda value, name: None if value is None else text(value, name)),
+        dtype=_axis(
+            dtype, "dtype", lambda value, name: None if value is None else choice(value, tuple(PLAIN_FORMATS), name)
+        ),
         chunk=_axis(chunk, "chunk", _chunk),
-        rate=_axis(rate, "rate", lambda value, name: None if value is None else positive(value, name, MOST_RATE)),
+        rate=_axis(rate, "rate", _rate),
         prompt=_axis(prompt, "prompt", lambda value, name: whole(value, name, 1)),
         streams=_axis(streams, "streams", lambda value, name: whole(value, name, 1, 1_000_000)),
         context=_axis(context, "context", whole),
@@ -101,6 +106,20 @@ def make_grid(
     return grid
 
 
+def part_of(gpu: str) -> str:
+    """Return the canonical name of a part, or the path of a profile as it was given."""
+    return gpu if is_path(gpu) else resolve_gpu(gpu).name
+
+
+def check_placement(ep: int, kv_dtype: str | None, compute_dtype: str | None) -> None:
+    """Raise :class:`InputError` for what can be of no row: an EP of less than one, dtypes that there are not."""
+    whole(ep, "ep", 1)
+    if kv_dtype is not None:
+        choice(kv_dtype, ("auto", *KV_DTYPES), "KV-cache dtype")
+    if compute_dtype is not None:
+        choice(compute_dtype, get_args(ComputeDtype), "compute dtype")
+
+
 def _axis(given: Any, name: str, check: Callable[[Any, str], Any]) -> tuple[Any, ...]:
     """Return the checked values of an axis, or raise :class:`InputError`."""
     if given is None or isinstance(given, (str, bytes, int, float, os.PathLike)):
@@ -113,6 +132,15 @@ def _axis(given: Any, name: str, check: Callable[[Any, str], Any]) -> tuple[Any,
     if not values:
         raise InputError(f"{name} needs at least one value")
     return tuple(check(value, name) for value in values)
+
+
+def _rate(value: Any, name: str) -> float | None:
+    if value is None:
+        return None
+    rate = positive(value, name, MOST_RATE)
+    if rate < 1 / MAX_SECONDS:  # as of `every`, its reciprocal
+        raise InputError(f"{name} must be at least {1 / MAX_SECONDS:g}, not {shown(value)}")
+    return rate
 
 
 def _chunk(value: Any, name: str) -> int | str | None:

@@ -28,13 +28,15 @@ class Sweep:
         kind: ``steps``, or what was simulated: ``load`` or ``interference``.
         columns: by name (:class:`~costmodel.sweeping.rows.StepRow`, :class:`~costmodel.sweeping.rows.SimulatedRow`), as arrays.
         interrupted: Ctrl-C ended it; there are the rows that were done by then.
-        notes: what holds for all rows.
+        notes: what was chosen for the user, and what holds for all rows.
+        currency: of the prices, where the table says.
     """
 
     kind: Kind
     columns: Mapping[str, Column]
     interrupted: bool = False
     notes: tuple[str, ...] = ()
+    currency: str | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -43,6 +45,12 @@ class Sweep:
     def rows(self) -> Rows:
         """The rows as frozen :class:`~costmodel.sweeping.rows.StepRow` or :class:`~costmodel.sweeping.rows.SimulatedRow`."""
         return Rows(self.kind, self.columns)
+
+    @property
+    def answered(self) -> np.ndarray:
+        """Which rows have an answer, or a part of one."""
+        name = "decode_step_s" if self.kind == "steps" else "output_tokens_per_s"
+        return ~self.columns[name].missing
 
     def numbers(self, name: str) -> np.ndarray:
         """Return a column of numbers as float64, NaN where there is none.
@@ -86,10 +94,7 @@ class Sweep:
         Raises:
             InputError: more than :data:`MOST_IN_DOCUMENT` rows.
         """
-        if len(self) > MOST_IN_DOCUMENT:
-            raise InputError(
-                f"{len(self):,} rows are more than a JSON document should have ({MOST_IN_DOCUMENT:,}); write a table (--out)"
-            )
+        check_document(len(self))
         values = {name: column.python() for name, column in self.columns.items()}
         rows = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
         return {
@@ -97,5 +102,14 @@ class Sweep:
             "kind": self.kind,
             "interrupted": self.interrupted,
             "notes": list(self.notes),
+            "currency": self.currency,
             "rows": rows,
         }
+
+
+def check_document(rows: int) -> None:
+    """Raise :class:`InputError` for more than :data:`MOST_IN_DOCUMENT` rows."""
+    if rows > MOST_IN_DOCUMENT:
+        raise InputError(
+            f"{rows:,} rows are more than a JSON document should have ({MOST_IN_DOCUMENT:,}); write a table (--out)"
+        )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["steps", "load", "interference"]
 Type = Literal["text", "whole", "number", "truth"]
@@ -32,15 +34,16 @@ class Row:
     rung: str | None
     """``calibrated``, or ``roofline`` where nothing was measured: a floor."""
     output_tokens_per_s: float | None
+    """Of all its GPUs: with ep > tp that of all attention replicas, each of which has the streams (or the rate) of the row."""
     output_tokens_per_s_per_gpu: float | None
     tpot_s: float | None
-    """Mean time per output token after the first."""
+    """Mean time per output token after the first; in a row of steps that of the closed loop, which knows no ``rate_per_s``."""
     ttft_s: float | None
-    """Mean time to first token."""
-    price_per_hour: float | None
-    """Of all its GPUs, in the currency of the price table."""
-    output_tokens_per_price: float | None
-    """Output tokens for one unit of that currency."""
+    """Mean time to first token, likewise."""
+    cost_per_hour: float | None
+    """Of all its GPUs, in the currency of the table of prices."""
+    cost_per_million_tokens: float | None
+    """Of output, in that currency."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,3 +109,18 @@ _TYPES: dict[str, Type] = {"str": "text", "int": "whole", "float": "number", "bo
 def types_of(kind: Kind) -> dict[str, Type]:
     """Return the columns of a kind of sweep, in order, with their types."""
     return {field.name: _TYPES[str(field.type).partition(" ")[0]] for field in fields(ROWS[kind])}
+
+
+def may_be(kind: Kind, columns: Mapping[str, Any]) -> bool:
+    """Tell whether columns by name can be of a row: there are such, with values of their types."""
+    types = types_of(kind)
+    return all(name in types and (value is None or _is(types[name], value)) for name, value in columns.items())
+
+
+def _is(type_: Type, value: Any) -> bool:
+    if type_ == "text":
+        return isinstance(value, str)
+    if type_ == "truth":
+        return isinstance(value, bool)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return number and (type_ == "number" or isinstance(value, int))

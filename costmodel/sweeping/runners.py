@@ -124,6 +124,7 @@ class _Processes:
                     stdout=subprocess.PIPE,
                     text=True,
                     encoding="utf-8",
+                    process_group=0,  # Ctrl-C is for the process that asks, also before a worker can say so itself
                     env={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **os.environ},
                 )
                 self._all.append(process)

@@ -18,7 +18,7 @@ from costmodel.hardware.catalog import load_gpu
 from costmodel.rungs import MAX_STEPS
 from costmodel.sweeping.columns import Column, Floats
 from costmodel.sweeping.fitting import Room, room_of
-from costmodel.sweeping.grid import INNER, Grid
+from costmodel.sweeping.grid import INNER, Grid, part_of
 from costmodel.sweeping.loops import solve_loops
 from costmodel.sweeping.mixed import chunk_sum, seconds
 from costmodel.sweeping.rows import types_of
@@ -58,8 +58,8 @@ def points_of(grid: Grid, engine_budget: int) -> Points:
     return Points(*made)
 
 
-def sweep_steps(deployment: Deployment, fitted: Calibration | None, grid: Grid) -> dict[str, Column]:
-    """Return all columns of one deployment, in the order of the grid."""
+def sweep_steps(deployment: Deployment, fitted: Calibration | None, grid: Grid, gpu: str) -> dict[str, Column]:
+    """Return all columns of one deployment, in the order of the grid; ``gpu`` is the name of its part."""
     parameters = build_parameters(deployment, CalibratedRates(fitted)) if fitted else roofline_parameters(deployment)
     points = points_of(grid, default_token_budget(deployment))
     room = room_of(deployment, points.streams, points.budget)
@@ -85,7 +85,7 @@ def sweep_steps(deployment: Deployment, fitted: Calibration | None, grid: Grid) 
     values |= _loops(parameters, fitted, deployment, points, problem)
     texts: dict[str, str | None] = {
         "model": deployment.architecture.name,
-        "gpu": deployment.gpu,
+        "gpu": gpu,
         "dtype": deployment.dtype,
         "rung": "calibrated" if fitted else "roofline",
     }
@@ -94,8 +94,7 @@ def sweep_steps(deployment: Deployment, fitted: Calibration | None, grid: Grid) 
 
 def unanswered(grid: Grid, each: dict[str, Any], reason: str) -> dict[str, Column]:
     """Return the columns of a deployment that there cannot be: the configurations, and why."""
-    profile, part = load_gpu(each["gpu"])
-    points = points_of(grid, part_token_budget(profile))
+    points = points_of(grid, part_token_budget(load_gpu(each["gpu"])[0]))
     values = {
         "tensor_parallel": float(each["tp"]),
         "chunk_tokens": points.chunk,
@@ -105,7 +104,12 @@ def unanswered(grid: Grid, each: dict[str, Any], reason: str) -> dict[str, Colum
         "context_tokens": points.context,
         "output_tokens": points.output,
     }
-    texts = {"model": load_model(each["model"])[0].name, "gpu": part.name, "dtype": each["dtype"], "rung": None}
+    texts = {
+        "model": load_model(each["model"])[0].name,
+        "gpu": part_of(each["gpu"]),
+        "dtype": each["dtype"],
+        "rung": None,
+    }
     return _columns(grid, values, texts, np.ones(grid.inner, dtype=np.intp), ("", reason))
 
 
@@ -209,7 +213,7 @@ def _loops(
     if usable.any():
         loops = solve_loops(parameters, fitted, clients, prompt, output, room)
         ttft[usable], tpot[usable] = loops.ttft, loops.tpot
-        rate[usable] = clients * output / (loops.ttft + output * loops.tpot)
+        rate[usable] = deployment.replicas * clients * output / (loops.ttft + output * loops.tpot)
     found = {"ttft_s": ttft, "tpot_s": tpot, "output_tokens_per_s": rate}
     found["output_tokens_per_s_per_gpu"] = rate / deployment.gpus
     return {name: np.where(asked, value.reshape(shape), np.nan) for name, value in found.items()}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import sympy
 
@@ -242,6 +242,19 @@ def _textbook_terms(model: Textbook, chunk: Chunk | None) -> tuple[Term, ...]:
     )
 
 
+SUFFIXES: Final = {
+    "latency_per_log2_s": "_log2",
+    "latency_per_hop_s": "_hop",
+    "two_shot_s": "_two",
+    "large_s": "_large",
+    "protocol_s": "_protocol",
+    "sharing_power": "_power",
+    "small_sharing": "_small",
+    "kv_passes": "_kv",
+}
+"""What tells apart parameters of one form that share a symbol."""
+
+
 def symbolic_rates(calibration: Calibration) -> tuple[CalibratedRates, dict[Any, float]]:
     """Return rates whose fitted factors are symbols, e.g. ``e_c_gemm_bf16``, and their values."""
     values: dict[Any, float] = {}
@@ -253,6 +266,11 @@ def symbolic_rates(calibration: Calibration) -> tuple[CalibratedRates, dict[Any,
         "passes": "kappa",
         "latency_s": "alpha",
         "latency_per_log2_s": "alpha",
+        "latency_per_hop_s": "alpha",
+        "sharing": "s_b",
+        "sharing_power": "s_b",
+        "small_sharing": "s_b",
+        "protocol_s": "alpha",
         "ramp_inputs": "k_0",
         "quantise_efficiency": "e_q",
         "depth_s": "t_k",
@@ -288,9 +306,7 @@ def symbolic_rates(calibration: Calibration) -> tuple[CalibratedRates, dict[Any,
             return value if value != 1.0 else 1
         if name not in names or value == 0:
             return value
-        suffix = {"latency_per_log2_s": "_log2", "two_shot_s": "_two", "large_s": "_large", "kv_passes": "_kv"}.get(
-            name, ""
-        )
+        suffix = SUFFIXES.get(name, "")
         made = symbol(re.sub(r"\W", "_", f"{names[name]}_{key}{suffix}", flags=re.ASCII))
         values[made] = value
         return made

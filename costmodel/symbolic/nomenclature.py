@@ -86,6 +86,7 @@ ENTRIES = (
     Entry("p", "p", "–", "sharpness of the smooth maximum, fitted; ∞ on the roofline"),
     Entry("k_0", "k_0", "–", "inputs over which a tile's prologue costs as much as its products, fitted"),
     Entry("e_1", "e_1", "–", "efficiency of an all-reduce in one shot, fitted"),
+    Entry("s_b", "s_b", "–", "how much slower an all-reduce is for GPUs that share a host's bridges, fitted"),
     Entry("e_q", "e_q", "–", "bandwidth efficiency of quantising activations, fitted"),
     Entry("t_k", "t_k", "s", "time per input of a kernel that does not split its depth, fitted"),
     Entry("T_q", "T_q", "rows", "rows of a tile of attention, fitted, or of a product"),

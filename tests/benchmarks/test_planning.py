@@ -17,7 +17,7 @@ def planning(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("planning")
 
 
-@pytest.mark.parametrize(("question", "count"), [("chunk", 50), ("batch", 50), ("replicas", 12)])
+@pytest.mark.parametrize(("question", "count"), [("chunk", 50), ("batch", 50), ("replicas", 8)])
 def test_random_loads(planning: ModuleType, question: str, count: int) -> None:
     trials = list(planning.QUESTIONS[question](count, 0))
     assert len(trials) == count

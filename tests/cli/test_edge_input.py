@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -64,3 +65,11 @@ def test_values_at_the_edge_are_taken() -> None:
     assert [item["workload"]["prompt_tokens"] for item in several] == [1000, 100, 2000]
     assert document("predict --gpu v100 --dtype fp16 --json")["workload"]["compute_dtype"] == "fp16"
     assert document("predict --chunk none --json")["workload"]["chunk_tokens"] is None
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+def test_standard_output_that_is_closed_is_no_crash() -> None:
+    found = subprocess.run(
+        ["sh", "-c", '"$0" sweep --prompt 1000 >&-', SCRIPT], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (found.returncode, found.stderr) == (0, "")

@@ -77,6 +77,9 @@ def test_reports(command: str, words: tuple[str, ...]) -> None:
         ("batch --model Llama-3.3-70B-Instruct", "kv_memory"),
         ("prompt --itl-ms 1", "itl"),
         ("gpu --tpot-ms 0.5 --gpu h100", "tpot"),
+        ("gpu --ttft-ms 1000 --every 0.01 --gpu h100", "load"),
+        ("chunk --itl-ms 50 --max-model-len 4096", "max_model_len"),
+        ("replicas --itl-ms 100 --prompt 200000 --output 100 --rate 1 --requests 30", "max_model_len"),
         (f"replicas --ttft-ms 1 {FLEET}", "ttft"),
         (f"disaggregation --tpot-ms 1 {FLEET}", "tpot"),
     ],
@@ -106,8 +109,14 @@ def test_the_answer_is_no(command: str, binding: str) -> None:
         ("chunk --itl-ms 50 --plot a.bmp", "unknown suffix"),
         ("batch --chunk big", "not a whole number"),
         ("gpu", "give a limit"),
-        ("gpu --tpot-ms 20 --prices none.csv", "cannot read the prices"),
+        ("gpu --tpot-ms 20 --prices none.csv", "table of prices none.csv: no such file"),
         ("gpu --tpot-ms 20 --chunk one-step", "--chunk must be a number"),
+        ("gpu --tpot-ms 20 --dtype fp7", "unknown dtype 'fp7'"),
+        ("gpu --tpot-ms 20 --calibration /nope.toml", "no such file"),
+        ("gpu --tpot-ms 20 --ep 4", "mixture of experts"),
+        ("gpu --tpot-ms 20 --max-num-seqs 4 --gpu h100", "at least 33"),
+        ("chunk --itl-ms 50 --max-model-len 500k", "131,072 that Llama-3.1-8B allows"),
+        ("batch --prompt 0", "prompt must be at least 1"),
         ("replicas --ttft-ms 100", "either --rate"),
         ("replicas --rate 1", "give a limit"),
         ("replicas --rate 1 --trace a.csv --ttft-ms 1", "either --rate"),
@@ -135,7 +144,9 @@ def test_figures_are_written(tmp_path: Path) -> None:
 def test_prices_have_the_currency_of_the_table(tmp_path: Path) -> None:
     prices = tmp_path / "prices.toml"
     prices.write_text('currency = "EUR"\nh100 = 2.5\n', encoding="utf-8")
-    assert "per hour [EUR]" in printed(f"plan gpu --tpot-ms 20 --prices {prices}")
+    shown = printed(f"plan gpu --tpot-ms 20 --prices {prices}")
+    assert "per hour [EUR]" in shown
+    assert "per 1M tokens, all decoding [EUR]" in shown
 
 
 def test_a_trace(tmp_path: Path) -> None:
@@ -146,3 +157,20 @@ def test_a_trace(tmp_path: Path) -> None:
     assert found["workload"]["kind"] == "trace"
     assert found["limits"] == {"ttft_s": 0.15, "percentile": 95.0}
     assert "60 requests of" in printed(f"plan replicas --trace {path} --ttft-ms 150")
+
+
+def test_a_limit_has_a_greatest_value_and_the_least_is_shown() -> None:
+    refused = run("plan chunk --itl-ms 1e308")
+    assert refused.exit_code == 2
+    assert "itl-ms must be a number above zero and at most 1e+12, not 1e+308" in refused.stderr
+    assert "ITL ≤ 1e-303 s" in run("plan chunk --itl-ms 1e-300").stdout
+
+
+def test_fleets_tell_lengths_load_and_cache() -> None:
+    asked = (
+        "plan replicas --rate 8 --requests 60 --prompt 2000 --output 100 --ttft-ms 500 --spread 0.5 --kv-tokens 40000"
+    )
+    out = run(asked).stdout
+    assert "prompts of 1,000 to 2,000 (mean 1,500) and answers of 50 to 100 (mean 75) tokens" in out
+    assert "KV cache" in out
+    assert "busy" not in out

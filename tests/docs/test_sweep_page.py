@@ -6,6 +6,8 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
+
 import costmodel
 from tests.cli.runner import run
 
@@ -19,4 +21,6 @@ def test_the_commands_of_the_page_run(repo_root: Path, own_folder: Path) -> None
         assert result.exit_code == 0, result.stderr
     assert {"sweep.csv", "pareto.png", "price.png"} <= {path.name for path in own_folder.iterdir()}
     [code] = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    exec(code, {"costmodel": costmodel})
+    names = {"costmodel": costmodel}
+    exec(code, names)
+    assert not np.isnan(names["most"])

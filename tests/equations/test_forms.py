@@ -213,6 +213,32 @@ def test_large_messages_take_another_library() -> None:
     assert times == pytest.approx([64 * (n * 8192 / LINK + (2e-5 if n > 1023 else 0)) for n in (1023, 1024, 1025)])
 
 
+@pytest.mark.parametrize(("tp", "hops", "small", "large"), [(2, 2, 1.0, 1.0), (4, 6, 1 + 0.75 * 16, 1 + 0.25 * 16)])
+def test_a_ring_over_the_bridges_of_a_host(tp: int, hops: int, small: float, large: float) -> None:
+    # Two GPUs talk directly. Four share the bridges: 1 + 0.25·4² times as long, small messages 1 + (0.25 + 0.5)·4².
+    fit = {
+        "form": "link_ring",
+        "latency_s": 3e-6,
+        "latency_per_hop_s": 2e-6,
+        "bandwidth_efficiency": 0.5,
+        "sharing": 0.25,
+        "sharing_power": 2.0,
+        "small_sharing": 0.5,
+        "protocol_s": 3e-5,
+    }
+    later = 0.0 if tp == 2 else 3e-5
+    for tokens, slower, extra in ((1, small, 0.0), (8000, large, later)):
+        found = seconds("all_reduce", dict(fit), [Chunk(tokens)], [], tp=tp)["all_reduce"]
+        sent = 2 * (tp - 1) / tp * 8192 * tokens / (0.5 * LINK)
+        assert found == pytest.approx(64 * (3e-6 + hops * 2e-6 + sent * slower + extra), rel=1e-12)
+
+
+def test_a_ring_of_one_protocol() -> None:
+    fit = {"form": "link_ring", "sharing": 0.5, "protocol_s": 1e-3}
+    found = seconds("all_reduce", fit, [Chunk(100)], [], tp=8)["all_reduce"]
+    assert found == pytest.approx(64 * 2 * 7 / 8 * 8192 * 100 * (1 + 0.5 * 8) / LINK, rel=1e-12)
+
+
 FITTED: list[tuple[str, dict[str, Any]]] = [
     ("decode_attention", BLOCKS),
     ("decode_attention", {"form": "decode_split", "padding_tokens": 200.0, "saturation_s": 5e-6, "sharpness": 2.0}),
@@ -223,6 +249,10 @@ FITTED: list[tuple[str, dict[str, Any]]] = [
     (
         "all_reduce",
         {"form": "link_switch", "latency_s": 4e-6, "two_shot_s": 4e-6, "large_s": 1e-5, "one_shot_efficiency": 0.3},
+    ),
+    (
+        "all_reduce",
+        {"form": "link_ring", "latency_per_hop_s": 2e-6, "sharing": 0.1, "small_sharing": 0.5, "protocol_s": 3e-5},
     ),
 ]
 

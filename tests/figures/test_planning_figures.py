@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 import costmodel
-from costmodel.cli.figures import draw_budgets, draw_costs, draw_fleets, style
+from costmodel.cli.figures import draw_budgets, draw_costs, draw_fleets, draw_memory, style
 from costmodel.errors import InputError
 from costmodel.planning.documents import ChunkPlan
 
@@ -68,3 +68,64 @@ def test_nothing_to_draw() -> None:
         draw_budgets(
             ChunkPlan.model_validate({**costmodel.plan_chunk(itl=0.05).model_dump(by_alias=True), "points": ()})
         )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "model", "said"),
+    [(["h100", "l40s"], "Qwen3-32B", "off scale: l40s"), (["b200", "t4", "l4"], "Llama-3.1-405B", "do not run it: ")],
+)
+def test_parts_that_are_not_drawn_are_named(gpus: list[str], model: str, said: str) -> None:
+    drawn = draw_costs(costmodel.plan_gpu(tpot=0.01, gpus=gpus, model=model))
+    names = [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
+    assert len([name for name in names if ": " in name]) == 1
+    assert any(name.startswith(said) for name in names)
+
+
+@pytest.mark.parametrize("name", ["costs", "costs without prices", "costs, none will do"])
+def test_ticks_span_the_data(name: str) -> None:
+    axes = figure(name).axes[0]
+    marks = [line for line in axes.lines if line.get_marker() not in ("None", None, "")]
+    for axis, values in (
+        (axes.xaxis, [line.get_xdata()[0] for line in marks]),
+        (axes.yaxis, [line.get_ydata()[0] for line in marks]),
+    ):
+        assert axis.get_ticklocs()[0] <= min(values)
+        assert axis.get_ticklocs()[-1] >= max(values)
+
+
+def memory_bars(tp: int, length: int) -> Figure:
+    plans = [costmodel.plan_memory("Llama-3.3-70B-Instruct", tp=size, max_model_len=length) for size in (1, 2, 4)]
+    return draw_memory(list(zip(("TP 1", "TP 2", "TP 4"), plans, strict=True)), "size", (1, 2, 4).index(tp))
+
+
+def test_memory_is_titled_by_the_size_that_was_asked_about() -> None:
+    assert "does not fit with TP 2; with TP 4, 13.9 fit at once" in memory_bars(2, 32_000).get_label()
+    assert "with TP 4, 13.9 sequences of 32,000 tokens fit" in memory_bars(4, 32_000).get_label()
+    assert memory_bars(2, 4_000).get_label().endswith("fit at once; with TP 4, 111.1")
+
+
+def test_no_line_runs_through_a_label_of_the_memory() -> None:
+    axes = memory_bars(2, 32_000).axes[0]
+    levels = [line.get_ydata()[0] for line in axes.lines]
+    above = [text for text in axes.texts if "fit" in text.get_text() or "sequences" in text.get_text()]
+    assert len(above) == 3
+    assert all(text.get_position()[1] > max(levels) for text in above)
+
+
+def test_no_mark_is_under_what_is_said_of_overload() -> None:
+    plan = costmodel.plan_replicas(60.0, ttft=0.2, tpot=0.01, around=2, **LOAD)
+    first = plan.runs[0].model_copy(update={"keeps_up": False, "ttft_s": 30.0})
+    drawn = draw_fleets(plan.model_copy(update={"runs": (first, *plan.runs[1:])}))
+    drawn.draw_without_rendering()
+    axes = drawn.axes[0]
+    said = [text.get_window_extent() for text in axes.texts if "too many" in text.get_text()]
+    assert said
+    for line in axes.lines[:2]:
+        for x, y in axes.transData.transform(line.get_xydata()):
+            assert not any(box.x0 <= x <= box.x1 and y + 8 > box.y0 for box in said)
+
+
+def test_the_footer_says_that_lengths_spread(texts: Callable[[Figure], list[Text]]) -> None:
+    assert any("requests/s of 1,000 + 100 tokens" in text.get_text() for text in texts(figure("one server")))
+    drawn = draw_fleets(costmodel.plan_replicas(1.0, ttft=1.0, spread=0.5, **LOAD))
+    assert any("requests/s of up to 1,000 + 100 tokens" in text.get_text() for text in texts(drawn))

@@ -12,9 +12,10 @@ import pytest
 from costmodel.building import build_parameters
 from costmodel.clients import closed_loop
 from costmodel.deployment import deploy
+from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
-from costmodel.equations.step import step_times
-from costmodel.equations.work import Chunk, Decodes, make_work
+from costmodel.equations.step import step_operators, step_times
+from costmodel.equations.work import Chunk, Decodes, Work, make_work
 from costmodel.hardware.calibration import OPERATORS, Calibration, FittedOperator, Residuals, read_calibration
 from costmodel.hardware.catalog import gpu_names
 from costmodel.hardware.shipped import CALIBRATIONS, ENGINES, shipped_calibration, shipped_calibrations
@@ -101,6 +102,27 @@ def test_fitted_numbers_are_physical(pair: tuple[str, str]) -> None:
             assert 0 < value <= 1, (key, name)
         if name in ("launch_s", "latency_s", "latency_per_log2_s"):
             assert value < 1e-4, (key, name)  # launches and hops take microseconds
+
+
+@every_file
+def test_all_reduces_are_determined_by_their_data(pair: tuple[str, str]) -> None:
+    if (fitted := shipped(pair).operators.get("all_reduce")) is None:
+        return
+    for name, parameter in fitted.parameters.items():
+        assert parameter.standard_error is not None, name
+        if name.endswith("efficiency"):
+            assert parameter.value > 0.1, name
+        if name.endswith("_s"):
+            assert parameter.value < 1e-4, name
+
+
+@pytest.mark.parametrize(("gpus", "measured"), [(2, 891.9e-6), (4, 6676.2e-6), (8, 15805.9e-6)])
+def test_all_reduces_over_pcie_take_what_was_measured(gpus: int, measured: float) -> None:
+    # 16 MiB on L40S in a CUDA graph: the table of vLLM 0.22.0 in aiconfigurator-core 0.12.0.
+    rates = CalibratedRates(shipped(("l40s", "vllm")))
+    transfer = rates.transfer("all_reduce", "all_reduce", 1, 2 * (gpus - 1) / gpus * 2**24, 32e9, gpus)
+    (found,) = step_operators(Parameters((), (), (), (transfer,)), Work(1, 1, 1, 0, {}, {}, {}))
+    assert found.seconds == pytest.approx(measured, rel=0.15)
 
 
 @every_file

@@ -122,7 +122,7 @@ REPLACED = [
     ('"gemm.bf16"', '"gemm.bf16\\u0000"', ("operator 'gemm.bf16\\x00' has characters",)),
     ('"overhead.graph"', '"overhead"', ("operator 'overhead' is unknown", "overhead.graph")),
     ('"overhead.graph"', '"all_reduce.bf16"', ("operator 'all_reduce.bf16' is unknown",)),
-    ('"overhead.graph"', '"all_reduce"', ("takes form 'link' or 'link_switch', not 'overhead'",)),
+    ('"overhead.graph"', '"all_reduce"', ("takes form 'link' or 'link_switch' or 'link_ring', not 'overhead'",)),
     ("value = 0.803", "value = 0", ("compute_efficiency = 0 is outside (0, 1]",)),
     ("value = 0.803", "value = 1.01", ("compute_efficiency = 1.01 is outside (0, 1]",)),
     ("value = 0.803", "value = -0.5", ("compute_efficiency = -0.5 is outside",)),

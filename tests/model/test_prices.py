@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import costmodel
 from costmodel.hardware.errors import InputError
 from costmodel.prices import read_prices
 
@@ -48,6 +49,9 @@ def test_tables_of_prices(
         ("a.csv", "gpu,price,colour\nh100,1,red\n", "unknown column"),
         ("a.csv", "gpu,price,currency\nh100,1,EUR\nl40s,1,USD\n", "one currency"),
         ("a.csv", "gpu,price\nh100\n", "2 columns"),
+        ("a.csv", "price,gpu\n2.5\n", "line 2: 2 columns"),
+        ("a.csv", 'gpu,price\n"' + "h" * 140_000 + '",1\n', "line .*field"),
+        ("a.csv", '"' + "h" * 140_000 + '",price\n', "line 1: field"),
         ("a.csv", "gpu,price\n", "at least one part"),
         ("a.toml", "h100 = ", "no TOML"),
         ("a.toml", "colour = 1\n[prices]\nh100 = 1\n", "unknown key"),
@@ -72,3 +76,26 @@ def test_files_and_mappings(tmp_path: Path) -> None:
     for bad in (tmp_path, tmp_path / "none.csv"):
         with pytest.raises(InputError, match="table of prices"):
             read_prices(bad)
+
+
+def test_profiles_of_ones_own_have_prices_by_their_paths(
+    tmp_path: Path, repo_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = (repo_root / "hardware" / "l40s.toml").read_text("utf-8")
+    (tmp_path / "other").mkdir()
+    for path in ("my.toml", "other/my.toml"):
+        (tmp_path / path).write_text(profile, "utf-8")
+    (tmp_path / "p.csv").write_text("gpu,price\nmy.toml,2\nl40s,3\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    prices = read_prices("p.csv")
+    assert dict(prices.per_hour) == {"my.toml": 2.0, "l40s": 3.0}
+    assert (prices.of("./my.toml"), prices.of(str(tmp_path / "my.toml")), prices.of("other/my.toml")) == (
+        2.0,
+        2.0,
+        None,
+    )
+    rows = costmodel.sweep(gpu=["my.toml", str(tmp_path / "my.toml"), "other/my.toml", "l40s"], prices="p.csv").rows
+    assert [row.cost_per_hour for row in rows] == [2.0, 2.0, None, 3.0]
+    assert [row.gpu for row in rows] == ["my.toml", str(tmp_path / "my.toml"), "other/my.toml", "l40s"]
+    with pytest.raises(InputError, match="already"):
+        read_prices({"my.toml": 1.0, "./my.toml": 2.0})

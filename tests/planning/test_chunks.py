@@ -8,7 +8,10 @@ import pytest
 
 import costmodel
 from costmodel.errors import InputError
+from costmodel.planning.confirming import interference_numbers, unserved
 from costmodel.planning.documents import ChunkPlan
+from costmodel.planning.serving import make_site
+from costmodel.planning.steady import Steady
 
 
 def longest_gap(chunk: int, **asked: Any) -> float:
@@ -77,6 +80,44 @@ def test_the_kv_cache_may_bind() -> None:
     assert tight.after.kv_blocks is not None
     assert tight.at.kv_blocks_needed <= tight.at.kv_blocks
     assert tight.after.kv_blocks_needed > tight.after.kv_blocks
+
+
+def test_the_kv_cache_may_bind_below_the_first_multiple() -> None:
+    plan = costmodel.plan_chunk(
+        100_000, streams=16, context=18_500, itl=20.0, every=100.0, multiple=65_536, confirm=False
+    )
+    assert plan.feasible
+    assert plan.binding == "kv_memory"
+    assert "KV blocks; there are" in plan.binds
+    assert plan.advice is not None
+    assert plan.advice.binding == {"max_num_batched_tokens": "kv_memory"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes"),
+    [
+        ({"max_model_len": 4096}, {"--max-model-len": 8001, "--prompt": 4095}),
+        ({"prompt": 140_000, "every": 1000.0}, {"--prompt": 131_071}),
+        ({"context": 4096, "max_model_len": 4096, "prompt": 100}, {"--max-model-len": 4097, "--context": 4095}),
+    ],
+)
+def test_a_sequence_that_is_longer_than_may_be(asked: dict[str, Any], changes: dict[str, int]) -> None:
+    plan = costmodel.plan_chunk(itl=0.1, **asked)
+    assert not plan.feasible
+    assert plan.binding == "max_model_len"
+    assert {near.change: near.value for near in plan.nearest} == changes
+    assert all(near.enough for near in plan.nearest)
+
+
+def test_a_simulation_without_prompts_confirms_nothing() -> None:
+    plan = costmodel.plan_chunk(itl=0.05)
+    assert plan.at is not None
+    assert plan.at.simulated_prompts == 3
+    assert unserved(plan.at) == ()
+    site = make_site({"max_model_len": 4096}, 8000)
+    assert interference_numbers(site, Steady(32, 500, 8000, 1), 1024) == {"simulated_prompts": 0}
+    [said] = unserved(plan.at.model_copy(update={"simulated_prompts": 0}), None)
+    assert "not confirmed" in said
 
 
 def test_a_budget_below_the_first_multiple() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import costmodel
 from costmodel.errors import InputError
+from costmodel.hardware.catalog import FOLDER
 
 PRICES = {"h100": 2.5, "h200": 3.4, "l40s": 1.0, "a100": 1.4}
 BIG = "Llama-3.3-70B-Instruct"
@@ -81,6 +83,89 @@ def test_a_model_that_fits_nowhere_that_was_asked_about() -> None:
     assert plan.nearest[0].change == "--gpu"
 
 
+@pytest.mark.parametrize(
+    ("asked", "binding", "nearest"),
+    [
+        ({"tpot": 0.05, "prompt": 200_000}, "max_model_len", {"--prompt": 131_071}),
+        ({"tpot": 0.02, "max_model_len": 4096}, "max_model_len", {"--max-model-len": 8001, "--prompt": 4095}),
+        ({"ttft": 1.0, "every": 0.01}, "load", {"--every": 0.0816}),
+        (
+            {"ttft": 0.5, "every": 0.205, "most": 1},
+            "load",
+            {"--every": 0.2088},
+        ),  # Σ T_mixed fits into it, not T_dec as well
+        ({"tpot": 0.02, "model": "Qwen3-30B-A3B", "ep": 8, "most": 2}, "max_gpus", {"--max-gpus": 8}),
+        ({"tpot": 0.05, "streams": 9000, "context": 10}, "token_budget", None),
+    ],
+)
+def test_what_binds_and_what_would_do(asked: dict[str, Any], binding: str, nearest: dict[str, float] | None) -> None:
+    plan = costmodel.plan_gpu(**asked, gpus=["h100"])
+    assert not plan.feasible
+    assert plan.binding == binding
+    if nearest is not None:
+        assert {near.change: near.value for near in plan.nearest if near.enough} == pytest.approx(nearest, rel=0.01)
+
+
+def test_load_and_a_time_may_both_bind() -> None:
+    plan = costmodel.plan_gpu(ttft=0.1, every=0.15, gpus=["l40s"])
+    assert plan.binding == "load"
+    assert {near.change for near in plan.nearest} == {"--every", "--ttft-ms"}
+    assert not any(near.enough for near in plan.nearest)
+
+
+def test_another_part_is_judged_by_the_limits() -> None:
+    plan = costmodel.plan_gpu(tpot=0.0005, gpus=["t4"], model="DeepSeek-V3")
+    [near] = plan.nearest
+    assert not near.enough
+    assert "for 0.5 ms allowed" in near.text
+    [near] = costmodel.plan_gpu(tpot=0.05, gpus=["t4"], model="DeepSeek-V3").nearest
+    assert near.enough
+    assert near.gpu is not None
+    found = costmodel.plan_gpu(tpot=0.05, gpus=[near.gpu], model="DeepSeek-V3")
+    assert found.advice is not None
+    assert found.advice.gpus == near.value
+
+
+def test_a_load_that_fits_nowhere() -> None:
+    asked: dict[str, Any] = {"tpot": 1.0, "context": 100_000, "gpus": ["h100"]}
+    plan = costmodel.plan_gpu(streams=800, **asked)
+    assert plan.binding == "kv_memory"
+    [near] = plan.nearest
+    assert near.change == "--streams"
+    assert near.enough
+    assert costmodel.plan_gpu(streams=int(near.value), **asked).feasible
+    assert not costmodel.plan_gpu(streams=int(near.value) + 1, **asked).feasible
+
+
+def test_experts_over_more_gpus() -> None:
+    plan = costmodel.plan_gpu(tpot=0.02, model="Qwen3-30B-A3B", ep=4, gpus=["h100"])
+    assert plan.advice is not None
+    assert (plan.advice.gpus, plan.advice.tensor_parallel) == (4, 1)
+    assert [(option.gpus, option.tensor_parallel) for option in plan.tried] == [(4, 1), (4, 2), (4, 4)]
+    assert any("4 attention replicas" in note for note in plan.notes)
+    priced = costmodel.plan_gpu(tpot=0.02, model="Qwen3-30B-A3B", ep=4, prices={"h100": 3.6}).tried[0]
+    tokens = 4 * 32 / (priced.tpot_s or 1)  # of four replicas
+    assert priced.cost_per_million_tokens == pytest.approx(4 * 3.6 / 3600 / tokens * 1e6)
+
+
+def test_a_profile_of_ones_own(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text((FOLDER / "h100-sxm.toml").read_text(encoding="utf-8"), encoding="utf-8")
+    plan = costmodel.plan_gpu(tpot=0.02, gpus=[str(mine), "l40s"])
+    assert {option.gpu for option in plan.options} == {"mine", "l40s"}
+    prices = tmp_path / "prices.csv"
+    prices.write_text(f"gpu,price_per_hour\n{mine},2\n", encoding="utf-8")
+    priced = costmodel.plan_gpu(tpot=0.02, gpus=[str(mine)], prices=prices).advice
+    assert priced is not None
+    assert priced.gpu == "mine"
+    assert costmodel.plan_gpu(tpot=0.02, prices={str(mine): 2.0}).advice == priced
+    assert costmodel.plan_gpu(tpot=0.02, prices=prices).advice == priced
+    other = tmp_path / "h100-sxm.toml"
+    other.write_text(mine.read_text(encoding="utf-8").replace("H100", "H101"), encoding="utf-8")
+    with pytest.raises(InputError, match="have one name"):
+        costmodel.plan_gpu(tpot=0.02, gpus=[str(other), "h100"])
+
+
 def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"table of prices .*none\.csv"):
         costmodel.plan_gpu(tpot=0.02, prices=tmp_path / "none.csv")
@@ -92,3 +177,11 @@ def test_bad_input(tmp_path: Path) -> None:
         costmodel.plan_gpu(tpot=0.02, gpu="h100")
     with pytest.raises(InputError, match="at least 33"):
         costmodel.plan_gpu(tpot=0.02, chunk=16)
+    with pytest.raises(InputError, match="at least 33"):
+        costmodel.plan_gpu(tpot=0.02, max_num_seqs=4, gpus=["h100"])
+    with pytest.raises(InputError, match="unknown dtype 'fp7'"):
+        costmodel.plan_gpu(tpot=0.02, dtype="fp7")
+    with pytest.raises(InputError, match="no such file"):
+        costmodel.plan_gpu(tpot=0.02, calibration=tmp_path / "none.toml")
+    with pytest.raises(InputError, match="mixture of experts"):
+        costmodel.plan_gpu(tpot=0.02, ep=4)

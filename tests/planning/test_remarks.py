@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,20 +11,26 @@ import costmodel
 from costmodel.planning import confirming, fleets
 
 
-def test_a_prompt_that_no_sequence_may_be_is_said() -> None:
-    assert any("131,072" in text for text in costmodel.plan_chunk(140_000, itl=1.0, every=1000.0).warnings)
-    assert not costmodel.plan_chunk(itl=1.0).warnings
-
-
 def test_another_engine_has_vllms_scheduler_here() -> None:
     assert any("vLLM's scheduler" in note for note in costmodel.plan_chunk(itl=0.1, engine="sglang").notes)
 
 
-def test_too_few_requests_for_the_servers_are_said() -> None:
-    plan = costmodel.plan_replicas(200.0, ttft=0.1, prompt=500, output=10, requests=40)
-    assert plan.at is not None
-    assert ("requests per server" in " ".join(plan.warnings)) is (40 / plan.at.servers < 20)
-    assert plan.at.servers > 2
+def test_arrivals_that_end_before_servers_are_full_are_said() -> None:
+    # Of 40 requests none has to wait, whatever the rate is: an answer takes longer than they come.
+    asked: dict[str, Any] = {"ttft": 1.0, "prompt": 500, "output": 100, "decode_s": 0.01, "prefill_s": 0.02}
+    few = costmodel.plan_replicas(400.0, requests=40, max_num_seqs=64, **asked)
+    [said] = [text for text in few.warnings if "does not fill the servers" in text]
+    assert f"--requests {math.ceil(5 * 400 * (0.025 + 99 * 0.0163))}" in said
+    assert few.closed_form is not None
+    assert f"by the closed form {few.closed_form.servers}" in said
+    many = costmodel.plan_replicas(400.0, max_num_seqs=64, **asked)
+    # Five times the time of an answer, 25 ms + 99 · 16.3 ms, at 400 a second.
+    assert many.workload["requests"] == math.ceil(5 * 400 * (0.025 + 99 * 0.0163))
+    assert not many.warnings
+    assert many.at is not None
+    assert few.at is not None
+    assert few.at.servers == 1
+    assert abs(many.at.servers - few.closed_form.servers) <= 1
 
 
 def test_without_a_calibration_the_answer_is_a_floor_and_says_so() -> None:

@@ -98,8 +98,54 @@ def test_a_model_that_does_not_fit() -> None:
 def test_requests_that_no_server_takes() -> None:
     plan = costmodel.plan_replicas(5.0, ttft=1.0, max_model_len=1000, **LOAD)
     assert not plan.feasible
-    assert "refused" in plan.binds
-    assert plan.binding == "ttft"
+    assert "300 requests are refused" in plan.binds
+    assert plan.binding == "max_model_len"
+    longer, shorter = plan.nearest
+    assert (longer.change, longer.value) == ("--max-model-len", 2150)
+    assert (shorter.change, shorter.value) == ("--prompt", 850)
+    assert longer.enough
+    assert shorter.enough
+
+
+@pytest.mark.parametrize("function", ["plan_replicas", "plan_disaggregation"])
+def test_requests_that_are_refused_hold_no_limit(function: str) -> None:
+    """They have no gaps, so that a limit on the gaps alone could not tell."""
+    plan = getattr(costmodel, function)(1.0, itl=0.1, prompt=200_000, output=50, requests=20)
+    assert not plan.feasible
+    assert plan.binding == "max_model_len"  # the model's: nothing but a shorter prompt helps
+    [near] = plan.nearest
+    assert (near.change, near.value, near.enough) == ("--prompt", 131_072 - 50, True)
+
+
+def test_few_refused_requests_are_within_the_percentile(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    rows = [f"{index},{200_000 if index in (3, 7) else 100},5" for index in range(100)]
+    path.write_text(HEAD + "\n".join(rows) + "\n", encoding="utf-8")
+    assert costmodel.plan_replicas(trace=path, itl=0.1, percentile=98.0).feasible
+    plan = costmodel.plan_replicas(trace=path, itl=0.1, percentile=99.0)
+    assert plan.binding == "max_model_len"
+    assert "2 requests are refused" in plan.binds
+
+
+def test_a_prompt_that_is_larger_than_the_cache() -> None:
+    plan = costmodel.plan_replicas(50.0, ttft=30.0, prompt=130_000, output=5, requests=40, gpu="rtx-4090")
+    assert plan.binding == "kv_memory"
+    more, shorter = plan.nearest
+    assert (more.change, more.value, more.enough) == ("--tp", 2, True)
+    assert shorter.change == "--prompt"
+    assert shorter.enough
+
+
+def test_max_model_len_is_no_longer_than_the_models() -> None:
+    with pytest.raises(InputError, match="131,072 that Llama"):
+        costmodel.plan_replicas(1.0, ttft=1.0, max_model_len=500_000)
+
+
+def test_answers_of_one_token() -> None:
+    plan = costmodel.plan_disaggregation(1.0, ttft=0.5, prompt=1000, output=1, requests=20)
+    assert plan.feasible
+    assert plan.advice is not None
+    assert (plan.advice.prefill_servers, plan.advice.decode_servers) == (1, 1)
 
 
 def test_several_gpus_per_server() -> None:
@@ -164,3 +210,31 @@ def test_a_trace_of_one_moment(tmp_path: Path) -> None:
     path.write_text(HEAD + "0,10,10\n", encoding="utf-8")
     with pytest.raises(InputError, match="single moment"):
         costmodel.plan_replicas(trace=path, ttft=1.0)
+
+
+def test_more_servers_prefill_while_the_end_to_end_latency_is_missed() -> None:
+    asked: dict[str, Any] = {
+        "model": "gpt-oss-20b", "gpu": "l40s", "tp": 8, "dtype": "int4", "e2e": 5.0, "prompt": 8000, "output": 200,
+        "requests": 60, "spread": 0.5, "compare": False,
+    }  # fmt: skip
+    free, tighter = (costmodel.plan_disaggregation(1.0, **asked, ttft=ttft) for ttft in (None, 3.0))
+    assert tighter.feasible
+    assert tighter.advice is not None
+    assert free.feasible
+    assert free.advice is not None
+    assert free.advice.gpus is not None
+    assert tighter.advice.gpus is not None
+    assert free.advice.gpus <= tighter.advice.gpus
+    for fewer in free.before:
+        assert not fewer.meets
+
+
+def test_nearest_limits_of_servers_apart_hold_when_they_are_asked() -> None:
+    asked: dict[str, Any] = {
+        "kv_tokens": 16384, "prompt": 8000, "output": 200, "requests": 20, "percentile": 100.0, "compare": False,
+    }  # fmt: skip
+    plan = costmodel.plan_disaggregation(20.0, ttft=0.006, **asked)
+    assert not plan.feasible
+    (near,) = plan.nearest
+    assert near.enough
+    assert costmodel.plan_disaggregation(20.0, ttft=near.value, **asked).feasible

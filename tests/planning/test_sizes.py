@@ -131,7 +131,10 @@ def test_the_longest_prompt_without_a_limit_on_times() -> None:
         ({"model": "Llama-3.1-405B"}, "kv_memory", "--tp"),
         ({"prompt": 8000, "itl": 0.05}, "itl", "--itl-ms"),
         ({"prompt": 100_000, "every": 1.0}, "load", "--every"),
-        ({"context": 200_000}, "max_model_len", "--max-model-len"),
+        ({"context": 5000, "max_model_len": 4096}, "max_model_len", "--max-model-len"),
+        ({"context": 200_000}, "max_model_len", "--context"),
+        ({"context": 131_072}, "max_model_len", "--context"),
+        ({"prompt": 8000, "every": 0.05, "tpot": 0.2}, "load", "--every"),
         ({"max_num_seqs": 1, "prompt": 100}, "max_num_seqs", "--max-num-seqs"),
         ({"chunk": 1, "prompt": 100}, "token_budget", "--chunk"),
     ],
@@ -151,13 +154,29 @@ def test_not_even_one(asked: dict[str, Any], binding: str, change: str) -> None:
             "--max-num-seqs": "max_num_seqs",
             "--chunk": "chunk",
             "--tp": "tp",
+            "--max-model-len": "max_model_len",
+            "--context": "context",
         }
         if change in changed:
             value = near.value if change in ("--tpot-ms", "--itl-ms", "--every") else int(near.value)
             assert costmodel.plan_batch(**{**asked, changed[change]: value}).feasible
 
 
+def test_prompts_that_come_too_fast_have_no_tpot() -> None:
+    plan = costmodel.plan_batch(tpot=0.020, prompt=8000, every=0.05)
+    assert plan.binding == "load"
+    assert "inf" not in plan.binds
+    few = costmodel.plan_batch(tpot=0.020, prompt=8000, chunk=16)
+    answer(few)
+    assert few.binding == "load"
+    assert "inf" not in few.binds
+
+
 def test_bad_input() -> None:
+    with pytest.raises(InputError, match="prompt must be at least 1"):
+        costmodel.plan_batch(prompt=0)
+    with pytest.raises(InputError, match="131,072 that Llama"):
+        costmodel.plan_batch(131_071, max_model_len=500_000)
     with pytest.raises(InputError, match="unknown"):
         costmodel.plan_batch(unknown="prompt")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="chunk must be"):

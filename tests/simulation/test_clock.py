@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from costmodel.building import build_parameters
 from costmodel.deployment import deploy
 from costmodel.equations.rates import CalibratedRates
+from costmodel.equations.work import LocalChunks
 from costmodel.simulation.clock import (
     FEWEST_IF_CURVED,
     FEWEST_IN_CLOSED_FORM,
@@ -78,7 +79,7 @@ def runs(draw: st.DrawFn, clock: Clock) -> dict[str, Any]:
     reads, growth = [], []
     held = draw(st.integers(0, 3)) == 0
     for window in clock.windows:
-        most = 50_000 if window is None else window
+        most = 50_000 if window is None else window.size if isinstance(window, LocalChunks) else window
         context = draw(st.integers(1, most))
         reads.append(float(decodes * context))
         growth.append(0.0 if held or (window is not None and context == most) else float(draw(st.integers(1, decodes))))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from costmodel.hardware.errors import InputError
+from costmodel.planning.replicas import plan_replicas
 from costmodel.simulation.pools import Pools
 from costmodel.simulation.simulating import simulate_interference, simulate_load, simulate_trace
 
@@ -47,6 +48,15 @@ def test_more_than_a_server_can_answer(rate: float, requests: int) -> None:
 )
 def test_a_server_that_keeps_up_is_not_overloaded(options: Any, seed: int) -> None:
     assert not simulate_load(seed=seed, **options).warnings
+
+
+def test_a_burst_at_the_end_of_a_run_is_no_overload() -> None:
+    """Seven of these servers answer 17.7 requests a second; after 2,000 at 16.1 one burst is on its way."""
+    plan = plan_replicas(
+        16.07, prompt=3037, output=281, ttft=3.377, tpot=0.0639, gpu="rtx-4090", dtype="fp8", seed=261150
+    )
+    assert plan.at is not None
+    assert (plan.at.servers, plan.at.keeps_up) == (7, True)
 
 
 def test_clients_who_wait_and_requests_all_at_once_are_no_overload(tmp_path: Path) -> None:

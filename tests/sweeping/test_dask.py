@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import costmodel
+from costmodel.sweeping import cluster as cluster_module
 
 pytest.importorskip("distributed", reason="needs distributed (extra dask)")
 
@@ -21,6 +22,8 @@ LOAD: dict[str, Any] = {
     "simulate": "load", "gpu": ["h100", "l40s"], "rate": [3.0, 6.0, 9.0], "chunk": [512, 2048], "prompt": 700, "output": 60,
     "requests": 40,
 }  # fmt: skip
+LONG = LOAD | {"requests": 400}
+"""Simulations that are not all done when something is lost."""
 
 
 class Cluster:
@@ -81,6 +84,42 @@ def test_rows_are_those_of_the_serial_run_with_a_worker_lost(cluster: Cluster) -
             cluster.workers[0].kill()
 
     assert costmodel.sweep(**LOAD, dask=cluster.address, progress=lose).document() == serial
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_scheduler_that_is_lost_is_told(
+    cluster: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = tmp_path / "j.jsonl"
+
+    def lose(done: int, total: int) -> None:
+        if done == 2:
+            cluster.processes[0].kill()
+
+    with pytest.raises(costmodel.CostModelError) as caught:
+        costmodel.sweep(**LONG, dask=cluster.address, progress=lose, journal=journal)
+    assert str(caught.value) == (
+        f"lost the Dask scheduler at {cluster.address}; journal {journal} has what was simulated, --resume goes on with it"
+    )
+    assert capfd.readouterr().err == caplog.text == ""
+    kept = len(journal.read_text().splitlines()) - 1
+    assert 2 <= kept < 12
+    again = costmodel.sweep(**LONG, workers=1, journal=journal, resume=True)
+    assert all(row.tpot_s is not None for row in again.rows)
+
+
+@pytest.mark.filterwarnings("default")
+def test_workers_that_are_all_lost_are_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "CHECK_S", 0.1)
+    monkeypatch.setattr(cluster_module, "GRACE_S", 0.5)
+
+    def lose(done: int, total: int) -> None:
+        if done == 2:
+            for worker in cluster.workers:
+                worker.kill()
+
+    with pytest.raises(costmodel.CostModelError, match=r"all workers of the Dask scheduler at .* are lost, for 0\.5 s"):
+        costmodel.sweep(**LONG, dask=cluster.address, progress=lose)
 
 
 @pytest.mark.filterwarnings("default")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import costmodel
 from costmodel.sweeping.columns import column_of, joined
-from costmodel.sweeping.pareto import frontier, frontiers
+from costmodel.sweeping.pareto import comparable, frontier, frontiers, waiting
 from tests.strategies import examples
 
 
@@ -41,14 +41,31 @@ def test_the_document_has_every_row(found: costmodel.Sweep) -> None:
     assert document["schema"] == "costmodel.sweep/1"
     assert document["kind"] == "steps"
     assert [row["streams"] for row in document["rows"]] == [row.streams for row in found.rows]
-    assert document["notes"] == ["no price of l40s in the table"]
+    assert document["notes"][-1] == "no price of l40s in the table"
+    assert "h100 is taken as NVIDIA H100 SXM5 80GB; also h100-pcie, h100-nvl" in document["notes"]
+    assert document["currency"] is None
 
 
 def test_prices_are_those_of_all_gpus_of_a_row() -> None:
     one, two, none = costmodel.sweep(gpu=["h100", "a100"], tp=[1, 2], prices={"h100-sxm": 2.5}).rows[:3]
-    assert (one.price_per_hour, two.price_per_hour, none.price_per_hour) == (2.5, 5.0, None)
-    assert one.output_tokens_per_price == pytest.approx((one.output_tokens_per_s or 0) * 3600 / 2.5, rel=1e-15)
-    assert none.output_tokens_per_price is None
+    assert (one.cost_per_hour, two.cost_per_hour, none.cost_per_hour) == (2.5, 5.0, None)
+    assert one.cost_per_million_tokens == pytest.approx(2.5 / (one.output_tokens_per_s or 0) / 3600 * 1e6, rel=1e-15)
+    assert none.cost_per_million_tokens is None
+
+
+def test_only_comparable_rows_compete() -> None:
+    """Floors, other prompts and answers are no rivals; rates and contexts are none of the closed loop's; an overload does not compete."""
+    found = costmodel.sweep(
+        gpu=["h100", "h100-pcie", "a100"], prompt=[100, 1000], output=[50, 500], rate=[0.1, 50.0], context=[1, 500]
+    )
+    groups = comparable(found.kind, found.columns)
+    keys = [(row.rung, row.prompt_tokens, row.output_tokens) for row in found.rows]
+    assert len(set(groups.tolist())) == len(set(keys)) == len(set(zip(groups.tolist(), keys, strict=True))) == 8
+    places = frontiers(groups, waiting(found.columns), found.numbers("output_tokens_per_s_per_gpu")).tolist()
+    best = [found.rows[place] for place in places]
+    assert {(row.rung, row.prompt_tokens, row.output_tokens) for row in best} == set(keys)
+    assert {row.rate_per_s for row in best} == {0.1}
+    assert any(row.overload for row in found.rows)  # type: ignore[attr-defined]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
@@ -83,6 +100,7 @@ def test_frontiers_are_the_points_that_none_beats(points: list[tuple[int, float,
     group, cost, gain = (
         np.array(values, dtype=float) for values in (zip(*points, strict=True) if points else ([], [], []))
     )
+    group = group.astype(np.int64)
     for number in (0, 1, 2):
         mine = [place for place in range(len(points)) if group[place] == number and cost[place] == cost[place]]
         kept = {(cost[place], gain[place]) for place in frontiers(group, cost, gain) if group[place] == number}

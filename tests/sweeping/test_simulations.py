@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 import costmodel
+from costmodel import certainty
 from costmodel.sweeping import runners
 from costmodel.sweeping.journal import Journal
 
+HEADER = '{"schema":"costmodel.sweep_journal/1","costmodel":"' + costmodel.__version__ + '"}'
 LOAD: dict[str, Any] = {
     "simulate": "load", "gpu": ["h100", "l40s"], "rate": [3.0, 9.0], "chunk": [512, 2048], "prompt": 700, "output": 60, "requests": 40,
 }  # fmt: skip
@@ -124,8 +126,8 @@ def test_what_cannot_be_is_a_row_with_the_reason() -> None:
         ({"simulate": "load", "spread": 2}, "spread must be below 1"),
         ({"simulate": "load", "rate": 1, "requests": 0}, "requests must be at least 1"),
         ({"simulate": "load", "rate": [1, None]}, "numbers for all of rate, or none"),
-        ({"simulate": "load", "rate": 1, "streams": [1, 2]}, "several values of streams make no difference"),
-        ({"simulate": "load", "context": [1, 2]}, "several values of context make no difference"),
+        ({"simulate": "load", "rate": 1, "streams": [1, 2]}, "streams makes no difference here"),
+        ({"simulate": "load", "context": [1, 2]}, "context makes no difference here"),
         ({"simulate": "load", "chunk": None}, "chunk must be a number of tokens for a load"),
         ({"simulate": "load", "output": None}, "needs the length of its answers"),
         ({"simulate": "interference", "requests": 5}, "requests is for a load"),
@@ -134,6 +136,8 @@ def test_what_cannot_be_is_a_row_with_the_reason() -> None:
         ({"simulate": "load", "resume": True}, "resume needs the journal"),
         ({"simulate": "load", "engine": "vlm"}, "did you mean vllm"),
         ({"requests": 5}, "requests is for sweeps of simulations"),
+        ({"spread": 0.5}, "spread is for sweeps of simulations"),
+        ({"dtype": "bf15"}, "unknown dtype"),
         ({"gpu": []}, "gpu needs at least one value"),
         ({"gpu": ["h100", "h1000"]}, "unknown GPU 'h1000'"),
         ({"model": "Lama-3.1-8B"}, "did you mean"),
@@ -179,15 +183,24 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
     for content, reason in (
         ("hello\n", "is not a journal"),
         ("[1]\n", "is not a journal"),
+        ("my only notes", "is not a journal"),
+        (f'{HEADER}\n{{"configuration":{{"kind":"load"}},"row":{{"tpot":1}}}}\n', "is not a journal"),
+        (f'{HEADER}\n{{"configuration":{{"kind":"load"}},"row":{{"tpot_s":"fast"}}}}\n', "is not a journal"),
+        (f'{HEADER}\n{{"configuration":{{"kind":"load"}},"row":{{"stalls":1.5}}}}\n', "is not a journal"),
+        (f'{HEADER}\n{{"configuration":{{"kind":"lod"}},"row":{{}}}}\n', "is not a journal"),
+        (f'{HEADER}\n{{"configuration":{{"kind":"load"}},"row":{{"tpot_s":Infinity}}}}\n', "is not a journal"),
         ('{"schema": "costmodel.sweep_journal/1", "costmodel": "0.0.0"}\n', "is by costmodel 0.0.0"),
     ):
         path.write_text(content)
         with pytest.raises(costmodel.InputError, match=reason):
             Journal(path, resume=True)
         assert path.read_text() == content
-    path.write_text("")
-    Journal(path, resume=True).close()
-    assert json.loads(path.read_text())["schema"] == "costmodel.sweep_journal/1"
+    for content in ("", HEADER[:20], HEADER):  # it got no further
+        path.write_text(content)
+        journal = Journal(path, resume=True)
+        assert path.read_text() == HEADER + "\n"
+        journal.close()
+        assert not path.exists()
 
 
 def test_files_of_a_configuration_count_by_their_content(tmp_path: Path, repo_root: Path) -> None:
@@ -210,6 +223,28 @@ def test_files_of_a_configuration_count_by_their_content(tmp_path: Path, repo_ro
     assert found[0] is not None
     assert found[1] is not None
     assert found[0] > found[1]
+
+
+def test_a_calibration_that_has_changed_is_simulated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {"simulate": "load", "requests": 2, "rate": 1.0, "prompt": 50, "output": 5, "workers": 1}
+    journal = tmp_path / "j.jsonl"
+    before = costmodel.sweep(**asked, journal=journal).rows[0].tpot_s or 0
+    shipped = certainty.shipped_calibration
+
+    def slower(gpu: str, engine: str = "vllm") -> Any:
+        found = shipped(gpu, engine)
+        return found and found.model_copy(update={"notes": ("edited",)})
+
+    monkeypatch.setattr(certainty, "shipped_calibration", slower)
+    after = costmodel.sweep(**asked, journal=journal, resume=True).rows[0].tpot_s
+    assert after == before
+    assert len(journal.read_text().splitlines()) == 3
+
+
+def test_the_budget_of_one_step_is_no_number() -> None:
+    [row] = costmodel.sweep(simulate="interference", chunk=None, streams=2, prompt=100, workers=1).rows
+    assert row.tpot_s is not None
+    assert row.chunk_tokens is None
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -238,6 +273,38 @@ def test_ctrl_c_leaves_what_is_done(tmp_path: Path, workers: str) -> None:
     assert done.returncode == 0, done.stderr
     assert out.read_text().count("\n") == 9
     assert not journal.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+def test_ctrl_c_of_a_terminal_while_workers_start_is_quiet() -> None:
+    """A terminal signals the whole group, here in the moment in which the first worker is there."""
+    program = """
+import os, signal, subprocess, threading
+from costmodel.sweeping import runners
+from costmodel.cli.entry import main
+
+popen, timer = subprocess.Popen, threading.Timer(float(os.environ["DELAY"]), os.killpg, (0, signal.SIGINT))
+
+def start(*args, **kwargs):
+    process = popen(*args, **kwargs)
+    if timer.ident is None:
+        timer.start()
+    return process
+
+runners.subprocess.Popen = start
+main()
+"""
+    for delay in ("0", "0.05", "0.2"):
+        command = [
+            *(sys.executable, "-c", program, "sweep", "--simulate", "load", "--rate", "2,3", "--requests", "90000"),
+            *("--workers", "2"),
+        ]
+        environment = {**os.environ, "DELAY": delay}
+        process = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=60, env=environment, start_new_session=True
+        )
+        assert process.returncode == 130, process.stderr
+        assert process.stderr == "interrupted after 0 rows\n"
 
 
 def test_workers_end_with_the_sweep() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel
+from costmodel.sweeping import asking
 from costmodel.sweeping.loops import find_roots
 from tests.strategies import PRESETS, examples
 
@@ -138,6 +139,25 @@ def test_invalid_combinations_are_rows_with_the_reason() -> None:
         assert row.gpu
 
 
+@pytest.mark.parametrize("simulate", [None, "load"])
+def test_all_attention_replicas_count(simulate: str | None) -> None:
+    """With EP wider than TP each replica has the streams of the row, and all of them use its GPUs."""
+    asked: dict[str, Any] = {
+        "model": "Mixtral-8x7B", "dtype": "fp8", "tp": 2, "streams": 4, "prompt": 100, "output": 20, "simulate": simulate,
+        "workers": 1 if simulate else None,
+    }  # fmt: skip
+    found = costmodel.sweep(**asked, ep=8)
+    [row], [alone] = found.rows, costmodel.sweep(**asked, ep=2).rows
+    assert (row.gpus, alone.gpus) == (8, 2)
+    assert any("4 attention replicas of 2 GPUs share the experts" in note for note in found.notes)
+    assert row.output_tokens_per_s_per_gpu == pytest.approx((row.output_tokens_per_s or 0) / 8)
+    # each replica reads as many bytes at most: not a quarter of the tokens, as one replica's over the GPUs of four would be
+    assert (row.output_tokens_per_s_per_gpu or 0) > 0.6 * (alone.output_tokens_per_s_per_gpu or 0)
+    if simulate is None:
+        loop = costmodel.closed_loop(4, prompt=100, output=20, model="Mixtral-8x7B", dtype="fp8", tp=2, ep=8)
+        assert row.output_tokens_per_s == pytest.approx(4 * loop.output_tokens_per_s)
+
+
 def test_a_prompt_of_too_many_steps_and_one_that_the_model_does_not_allow() -> None:
     [many] = costmodel.sweep(prompt=300_000, chunk=33, model="Llama-3.1-8B").rows
     assert many.problem == "the prompt takes more than 200,000 steps: use a larger chunk"
@@ -152,6 +172,23 @@ def test_a_million_rows_cost_no_million_objects() -> None:
     assert (found.rows[123].prompt_tokens, found.rows[123].streams) == (2, 24)
     assert [row.streams for row in found.rows[98:101]] == [99, 100, 1]
     assert np.all(np.diff(found.numbers("spike_s").reshape(1000, 100), axis=1) > 0)
+
+
+def test_more_rows_than_there_is_memory_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid: dict[str, Any] = {"prompt": range(1, 2001), "streams": range(1, 1001)}
+    monkeypatch.setattr(asking, "free_memory", lambda: 10**8)
+    with pytest.raises(
+        costmodel.InputError, match=r"2,000,000 rows take about 0\.5 GB of memory, of which 0\.1 GB are free"
+    ):
+        costmodel.sweep(**grid)
+
+    def full(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(asking, "free_memory", lambda: None)
+    monkeypatch.setattr(asking, "_step_rows", full)
+    with pytest.raises(costmodel.InputError, match=r"2,000,000 rows take about 0\.5 GB of memory; sweep fewer"):
+        costmodel.sweep(**grid)
 
 
 @examples(100)

@@ -10,7 +10,8 @@ import pytest
 from costmodel.errors import InputError
 from costmodel.hardware.calibration import read_calibration
 from costmodel.prediction import predict
-from costmodel.validation.fitting.holdout import FEWEST, coverage, errors_by_size, errors_of, held_out
+from costmodel.validation.fitting.holdout import FEWEST, coverage, errors_by_size, errors_of, folds, held_out, widened
+from costmodel.validation.fitting.kernels import useless
 from costmodel.validation.fitting.least_squares import Array, Evaluator, fit_kernel
 from costmodel.validation.fitting.models import (
     KernelModel,
@@ -122,6 +123,12 @@ CASES: dict[str, Case] = {
         MESSAGES,
         {"latency_s": 4e-6, "latency_per_log2_s": 4e-7, "bandwidth_efficiency": 0.64, "two_shot_s": 3.7e-6},
     ),
+    "link_ring": (
+        lambda free: all_reduce_model("link_ring", free, LINK),
+        MESSAGES,
+        {"latency_s": 2e-6, "latency_per_hop_s": 1.6e-6, "bandwidth_efficiency": 0.6, "sharing": 0.2, "sharing_power": 1.2,
+         "small_sharing": 0.4, "protocol_s": 3e-5},
+    ),
 }  # fmt: skip
 
 
@@ -170,6 +177,18 @@ def test_fits_are_what_a_deployment_takes(form: str) -> None:
     row = {name: float(column[0]) for name, column in data.items()}
     found = float(model.expression.subs({item: (truth | row)[str(item)] for item in model.expression.free_symbols}))
     assert found == pytest.approx(float(Evaluator(model).seconds(truth, data)[0]), rel=1e-9)
+
+
+def test_a_second_protocol_is_dropped_where_the_messages_tell_none() -> None:
+    build, data, truth = CASES["link_ring"]
+    one = {**truth, "small_sharing": 0.0, "protocol_s": 0.0}
+    evaluator = Evaluator(build(tuple(truth)))
+    noise = np.exp(np.random.default_rng(3).normal(0, 0.02, ROWS))
+    gone = useless(fit_kernel(evaluator, data, evaluator.seconds(one, data) * noise))
+    assert gone == {"small_sharing", "protocol_s"}
+    assert useless(fit_kernel(evaluator, data, evaluator.seconds(truth, data) * noise)) == set()
+    left = fit_kernel(Evaluator(without(evaluator.model, gone)), data, evaluator.seconds(one, data))
+    assert left.values == pytest.approx({name: value for name, value in truth.items() if name not in gone}, rel=1e-4)
 
 
 def test_what_the_data_do_not_determine_is_said() -> None:
@@ -317,3 +336,21 @@ def test_kernels_of_a_gpu(gpu: str, tmp_path: Path) -> None:
     assert answer.rungs.calibrated.spike_s > answer.rungs.roofline.spike_s
     assert any("left out" in text for text in answer.warnings)
     assert kernel_calibration(gpu, "vllm", list(fit_kernels(gpu)), "pytest") == calibration
+
+
+def test_folds_keep_groups_together_and_are_of_one_size() -> None:
+    messages = np.repeat(np.arange(20.0), 3)
+    fold = folds([messages], seed=1)
+    assert [len({*fold[messages == message]}) for message in range(20)] == [1] * 20
+    assert np.bincount(fold).tolist() == [12] * 5
+
+
+def test_an_interval_is_no_narrower_than_that_of_any_kind_of_rows() -> None:
+    kinds = np.repeat([2.0, 4.0, 8.0], 30)
+    predicted = np.ones(90)
+    measured = 1 + np.linspace(-0.01, 0.01, 90)
+    measured[kinds == 8] = 1 + np.linspace(0.2, 0.3, 30)
+    found = widened(errors_of(predicted, measured), predicted, measured, kinds)
+    assert found.high == pytest.approx(0.29)
+    assert found.low == pytest.approx(errors_of(predicted[:30], measured[:30]).low)
+    assert found.median == errors_of(predicted, measured).median

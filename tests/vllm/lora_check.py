@@ -17,7 +17,7 @@ from costmodel.validation.measurements.plan import Point
 
 PREFILLS, DECODES = (64, 256), (4, 16)
 """Prompts, and sequences that decode at :data:`CONTEXT`, of the steps."""
-CONTEXT, REPEATS = 65, 9
+CONTEXT, REPEATS = 129, 9
 ADAPTERS = 4
 
 

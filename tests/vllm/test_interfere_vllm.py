@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
 import pytest
@@ -153,8 +152,9 @@ def test_a_small_budget_makes_lower_stalls_and_whatever_is_killed_nothing_is_lef
     assert document["one_step"]["verdict"] == "no", document["one_step"]
     assert document["one_step"]["flag"].startswith("--max-num-batched-tokens")
     assert 3 <= document["one_step"]["steps"] <= 6
-    shares = [each["height_s"] / each["duration_s"] for each in document["spikes"] if each["cause"] == "injection"]
-    assert median(shares) < 0.7, document["spikes"]
+    for spike in document["spikes"]:
+        if spike["cause"] == "injection":
+            assert spike["height_s"] < 0.7 * spike["duration_s"]
 
 
 def test_a_command_that_ends_while_its_engine_starts_leaves_nothing(

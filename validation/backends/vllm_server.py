@@ -153,18 +153,18 @@ def environment(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
 
     vLLM's CPU build computes in a process beside its engine's, which asks for results all the time (``sched_yield``); on two cores nobody
     else then runs for seconds (Linux 6.18), least of all the client. Unless threads were bound or processes asked for, the engine computes
-    itself, as it does on a single GPU, on all cores but the last.
+    itself, as it does on a single GPU, and a core is left to the client.
     """
     found = {name: value for name, value in given.items() if name != "VLLM_API_KEY"}
     if folder.is_dir():
         found |= OFFLINE
     if is_cpu_build():
         found.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
-        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         if "VLLM_CPU_OMP_THREADS_BIND" not in found:
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
             found.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-            if len(cores) > 1:  # the last core is the client's
-                found.setdefault("OMP_NUM_THREADS", str(len(cores) - 1))
+            if cores > 1:  # one is the client's
+                found.setdefault("OMP_NUM_THREADS", str(cores - 1))
     return found
 
 

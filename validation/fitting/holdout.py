@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,23 @@ def held_out(groups: Sequence[NDArray[np.float64]], seed: int = 0, share: float 
     count = int(member.max()) + 1
     chosen = np.random.default_rng(seed).permutation(count)[: max(1, round(share * count))]
     return np.isin(member, chosen)
+
+
+def folds(groups: Sequence[NDArray[np.float64]], seed: int = 0, count: int = 5) -> NDArray[np.int64]:
+    """Return the fold, 0 … count − 1, of every row; groups stay together as in :func:`held_out`."""
+    _, member = np.unique(np.stack(groups, axis=1), axis=0, return_inverse=True)
+    member = member.reshape(-1)
+    shuffled = np.random.default_rng(seed).permutation(int(member.max()) + 1)
+    return np.asarray(np.argsort(shuffled)[member] % count, dtype=np.int64)
+
+
+def widened(
+    errors: Errors, predicted: NDArray[np.float64], measured: NDArray[np.float64], kinds: NDArray[np.float64]
+) -> Errors:
+    """Return errors whose interval is that of the rows given, and no narrower than that of any kind of them alone."""
+    known = [errors_of(predicted, measured)]
+    known += [errors_of(predicted[kinds == kind], measured[kinds == kind]) for kind in np.unique(kinds)]
+    return replace(errors, low=min(item.low for item in known), high=max(item.high for item in known))
 
 
 def errors_where(

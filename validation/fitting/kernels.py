@@ -27,7 +27,16 @@ from costmodel.validation.fitting.attention import (
     read_prefill,
 )
 from costmodel.validation.fitting.experts import expert_tasks, matrix_suffix, table_engine
-from costmodel.validation.fitting.holdout import Errors, coverage, errors_by_size, errors_of, errors_where, held_out
+from costmodel.validation.fitting.holdout import (
+    Errors,
+    coverage,
+    errors_by_size,
+    errors_of,
+    errors_where,
+    folds,
+    held_out,
+    widened,
+)
 from costmodel.validation.fitting.least_squares import Array, Evaluator, FitResult, fit_kernel
 from costmodel.validation.fitting.models import (
     KernelModel,
@@ -56,8 +65,18 @@ MATRICES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 LINK_SWITCH = ("latency_s", "latency_per_log2_s", "bandwidth_efficiency", "two_shot_s")
 LINK_SWITCH_LARGE = (*LINK_SWITCH, "one_shot_efficiency", "large_s")
 """vLLM's own all-reduce ends at 8 MiB, the default of ``large_bytes``; one shot of it uses links less well."""
-OPTIONAL = ("wave_s", "large_s")
-"""Parameters that are dropped, and the rest fitted again, where the rows fitted put them at zero."""
+LINK_RING = (
+    "latency_s",
+    "latency_per_hop_s",
+    "bandwidth_efficiency",
+    "sharing",
+    "sharing_power",
+    "small_sharing",
+    "protocol_s",
+)
+OPTIONAL = {"wave_s": (), "large_s": (), "small_sharing": ("protocol_s",)}
+"""Parameters that are dropped, and the rest fitted again, where the rows fitted put them at zero, each with those that mean nothing without
+it; it goes as well where the rows do not determine these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +179,10 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
     for heads in KINDS:
         yield from _attention_tasks(heads, gpu, engine, peaks, bandwidth, units)
     link = profile.link.bandwidth_per_direction.value
-    messages = all_reduce_model("link_switch", LINK_SWITCH_LARGE if engine == "vllm" else LINK_SWITCH, link)
+    form, free = ("link_switch", LINK_SWITCH_LARGE if engine == "vllm" else LINK_SWITCH)
+    if profile.link.kind == "pcie":  # two GPUs alone use the engine's own kernel, more a ring of NCCL's over the host
+        form, free = "link_ring", LINK_RING
+    messages = all_reduce_model(form, free, link)
     yield _Task(
         model=partial(same, messages),
         read=lambda: silicon.all_reduce(gpu, engine),
@@ -168,6 +190,7 @@ def _tasks(profile: GpuProfile, gpu: str, engine: str) -> Iterator[_Task]:
         data=lambda table: {"gpus": table.gpus, "message": table.bytes},
         groups=("message",),
         ranges=lambda table: {"bytes": 2 * (table.gpus - 1) / table.gpus * table.bytes},  # that a GPU sends in a ring
+        kinds=(lambda table: table.gpus) if form == "link_ring" else None,
     )
 
 
@@ -220,13 +243,16 @@ def _fit(task: _Task, table: KernelTable, off: tuple[str, ...], seed: int) -> Op
     if np.count_nonzero(~test) < FEWEST_ROWS // 2:
         return None  # hardly more than one shape was measured
     trained = _fit_rows(evaluator, data, kept.seconds, ~test, seed)
-    if useless := {name for name in OPTIONAL if name in trained.at_bound}:
-        evaluator = Evaluator(without(model, useless))
+    if dropped := useless(trained):
+        evaluator = Evaluator(without(model, dropped))
         trained = _fit_rows(evaluator, data, kept.seconds, ~test, seed)
     predicted, measured = evaluator.seconds(trained.values, _rows(data, test)), kept.seconds[test]
     errors = errors_of(predicted, measured)
     sizes = next(iter(task.ranges(kept).values()))[test]
     served = errors_where(predicted, measured, task.served(kept)[test]) if task.served else None
+    by_size = errors_by_size(predicted, measured, sizes)
+    if task.kinds:
+        errors, by_size = _intervals_by_kind(task, evaluator, kept, errors, seed)
     whole = task.data(table)
     unseen = ~_member(whole, _rows(data, ~test), task.groups)
     everything = errors_of(evaluator.seconds(trained.values, _rows(whole, unseen)), table.seconds[unseen])
@@ -240,13 +266,52 @@ def _fit(task: _Task, table: KernelTable, off: tuple[str, ...], seed: int) -> Op
         served,
         everything,
         ranges,
-        errors_by_size(predicted, measured, sizes),
+        by_size,
         coverage(predicted, measured, sizes, held_out([data[name][test] for name in task.groups], seed, 0.5)),
         len(kept),
         excluded,
         table.engine_version,
         table.engine,
     )
+
+
+def _intervals_by_kind(
+    task: _Task, evaluator: Evaluator, kept: KernelTable, errors: Errors, seed: int
+) -> tuple[Errors, tuple[tuple[float, Errors], ...]]:
+    """Return errors, and those by size, with intervals that are no narrower than those of any kind of rows.
+
+    They are cross-validated on all rows: those of one draw are too few of each kind.
+    """
+    assert task.kinds is not None
+    data, kinds = task.data(kept), task.kinds(kept)
+    sizes = next(iter(task.ranges(kept).values()))
+    fold = folds([data[name] for name in task.groups], seed)
+    predicted = np.empty(len(kept))
+    for number in np.unique(fold):
+        test = fold == number
+        values = _fit_rows(evaluator, data, kept.seconds, ~test, seed).values
+        predicted[test] = evaluator.seconds(values, _rows(data, test))
+    low, by_size = -np.inf, []
+    for edge, part in errors_by_size(predicted, kept.seconds, sizes):
+        rows = (sizes > low) & (sizes <= edge)
+        by_size.append((edge, widened(part, predicted[rows], kept.seconds[rows], kinds[rows])))
+        low = edge
+    return widened(errors, predicted, kept.seconds, kinds), tuple(by_size)
+
+
+def useless(fit: FitResult) -> set[str]:
+    """Return the optional parameters that the rows fitted put at zero or do not tell, with those that go with them."""
+    gone = {
+        name
+        for name, others in OPTIONAL.items()
+        if name in fit.values and (name in fit.at_bound or any(_unknown(fit, other) for other in others))
+    }
+    return gone.union(*(OPTIONAL[name] for name in gone))
+
+
+def _unknown(fit: FitResult, name: str) -> bool:
+    """Return whether the rows do not tell a parameter: no slope, at a bound, or less than its standard error."""
+    return name in (*fit.undetermined, *fit.at_bound) or fit.values[name] < fit.standard_errors[name]
 
 
 def _fit_rows(evaluator: Evaluator, data: dict[str, Array], seconds: Array, mask: Any, seed: int) -> FitResult:

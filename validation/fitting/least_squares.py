@@ -41,6 +41,11 @@ STARTS = {
     "saturation_tokens": 2000.0,
     "latency_s": 5e-6,
     "latency_per_log2_s": 3e-7,
+    "latency_per_hop_s": 1.5e-6,
+    "sharing": 0.3,
+    "sharing_power": 1.0,
+    "small_sharing": 0.3,
+    "protocol_s": 2e-5,
     "two_shot_s": 4e-6,
     "wave_s": 1e-5,
     "extra_launch_s": 5e-6,
@@ -59,6 +64,8 @@ UPPER = {
     "padding_rows": 1024.0,
     "passes": 100.0,
     "expert_s": 1e-5,
+    "latency_per_hop_s": 1e-4,
+    "protocol_s": 1e-4,
 }
 """Upper bounds tighter than those of the form, so that a parameter stays where it means what its name says."""
 LOSS_SCALE = 0.02

@@ -22,6 +22,8 @@ class Task:
     groups: tuple[str, ...]
     ranges: Callable[[Any], dict[str, Array]]
     served: Callable[[Any], Any] | None = None
+    kinds: Callable[[Any], Array] | None = None
+    """Kinds of rows that err each in its own way: no interval is narrower than that of one of them."""
 
 
 def same(model: KernelModel, _table: Any) -> KernelModel:
