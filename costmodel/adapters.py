@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from costmodel.architecture.linears import Linear, layer_linears
+from costmodel.architecture.linears import Linear, layer_linears, state_share
 from costmodel.architecture.types import Architecture, LayerKind
 from costmodel.checks import whole
 from costmodel.equations.numerics import Value
@@ -31,20 +31,23 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values of ``--max-lora-rank`` (``MaxLoRARanks`` in vllm/config/lora.py); a rank between two takes the larger."""
 DEFAULT_RANK = 16
 ALL, LINEAR = "all", "all-linear"
-"""Targets: all that vLLM wraps unless it is told otherwise; the same without embedding and lm_head."""
+"""Targets: all that vLLM wraps unless it is told otherwise; the same without embedding, lm_head and convolutions."""
 EMBEDDING, LM_HEAD = "embed_tokens", "lm_head"
-EMBEDDED = frozenset(
-    ("apertus", "falcon_h1", "granite", "granitemoehybrid", "jamba", "lfm2", "llama", "mixtral", "nemotron_h", "phimoe",
-     "qwen3", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_moe")
+BOTH_ENDS = frozenset(
+    ("granite", "llama", "llama4_text", "mixtral", "nemotron-nas", "nemotron_h", "phi3", "phimoe", "qwen3", "qwen3_5_moe_text",
+     "qwen3_5_text", "qwen3_moe", "qwen3_vl_moe_text", "qwen3_vl_text")
 )  # fmt: skip
-"""Model types whose embedding and lm_head are wrapped as well (``embedding_modules`` of the classes in vllm/model_executor/models)."""
+FIRST_END = frozenset(("cohere", "cohere2", "glm", "gpt_neox", "olmo2", "phi", "smollm3", "starcoder2"))
+"""Model types of which vLLM wraps embedding and lm_head as well, and the embedding alone (``embedding_modules`` of their classes)."""
+WITHOUT = frozenset(("falcon", "gptj", "mimo_v2_flash"))
+"""Model types of which vLLM serves no adapters."""
 ROWS = frozenset(("o_proj", "down_proj", "out_proj"))
 """Kernels that tensor parallelism divides by rows."""
 WHOLE = frozenset(
     ("q_a_proj", "kv_a_proj", "router", "shared_expert_gate", "wq_b", "wk", "weights_proj", "latent_in_proj", "latent_out_proj")
 )  # fmt: skip
 """Kernels that every GPU holds whole; all others are divided by columns."""
-EXPERTS = "experts"
+EXPERTS, CONVOLUTION = "experts", "conv1d"
 KERNELS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("q_proj", "q"), ("qkv_proj", "q_proj")),
     **dict.fromkeys(("k_proj", "k", "v_proj", "v", "query_key_value"), ("qkv_proj",)),
@@ -96,6 +99,7 @@ class Adapted:
         rank: r, rows of B.
         outputs: columns of B on this GPU, of all slices together.
         split: how tensor parallelism divides the kernel: ``rows``, ``columns`` or not at all.
+        runs: False for the convolution of a recurrent layer, which has buffers and never runs its kernels.
     """
 
     linear: Linear
@@ -104,6 +108,7 @@ class Adapted:
     rank: Value
     outputs: Value
     split: str
+    runs: bool = True
 
     @property
     def shrink(self) -> Value:
@@ -119,6 +124,11 @@ class Adapted:
 def adapted_linears(model_type: str, kind: LayerKind, hidden: Value, tp: int, ep: int, lora: Lora) -> list[Adapted]:
     """Return the adapters of one layer on one GPU; those of experts are of one expert, ``linear.copies`` times over."""
     found = []
+    if kind.state is not None and lora.has(CONVOLUTION):
+        share = state_share(kind.state, tp)
+        linear = Linear(CONVOLUTION, "attention", kind.state.conv_kernel, share.conv_width, kind.formats.attention)
+        slices, a_rank = 3 if kind.state.kind == "mamba2" else 1, lora.rank / tp if lora.fully_sharded else lora.rank
+        found.append(Adapted(linear, slices, a_rank, lora.rank, linear.outputs, "columns", runs=False))
     for linear in layer_linears(kind, hidden, tp, ep):
         name = kernel_name(linear)
         if not lora.has(name) or _bare(kind, linear):
@@ -171,8 +181,10 @@ def targets_of(architecture: Architecture) -> tuple[str, ...]:
         for linear in layer_linears(kind, architecture.hidden)
         if not _bare(kind, linear)
     )
-    ends = (EMBEDDING, LM_HEAD) if architecture.model_type in EMBEDDED else ()
-    return (*kernels, *ends)
+    convolutions = (CONVOLUTION,) if any(kind.state is not None for kind in architecture.kinds) else ()
+    model_type = architecture.model_type
+    ends = (EMBEDDING, LM_HEAD) if model_type in BOTH_ENDS else (EMBEDDING,) if model_type in FIRST_END else ()
+    return (*kernels, *convolutions, *ends)
 
 
 def asked_lora(asked: object) -> tuple[Lora | None, tuple[str, ...]]:
@@ -234,9 +246,11 @@ def make_lora(lora: Lora, architecture: Architecture, tp: int, ep: int) -> tuple
         InputError: no such target, or full sharding where that cannot be.
     """
     notes: tuple[str, ...] = ()
+    if architecture.model_type in WITHOUT:
+        notes = (f"vLLM serves no LoRA adapters for {architecture.model_type}",)
     rank = min(size for size in RANKS if size >= lora.rank)
     if rank != lora.rank:
-        notes = (f"adapters of rank {lora.rank} take memory and time as of rank {rank}, vLLM's next larger one",)
+        notes += (f"adapters of rank {lora.rank} take memory and time as of rank {rank}, vLLM's next larger one",)
     if lora.fully_sharded and rank % tp:
         raise InputError(f"fully sharded adapters of rank {rank} are not divided by tp {tp}; use a rank that is")
     if lora.fully_sharded and ep > 1:
@@ -251,7 +265,7 @@ def _kernels(targets: str | tuple[str, ...], architecture: Architecture) -> tupl
     if names == [ALL]:
         return known
     if names == [LINEAR]:
-        return tuple(name for name in known if name not in (EMBEDDING, LM_HEAD))
+        return tuple(name for name in known if name not in (EMBEDDING, LM_HEAD, CONVOLUTION))
     chosen: set[str] = set()
     for name in names:
         found = [kernel for kernel in KERNELS_OF.get(name, (name,)) if kernel in known]

@@ -132,7 +132,8 @@ def _visits(each: Adapted, kind: LayerKind) -> Value:
 
 def _layer(deployment: Deployment, lora: Lora, kind: LayerKind) -> list[Adapted]:
     architecture = deployment.architecture
-    return adapted_linears(architecture.model_type, kind, architecture.hidden, deployment.tp, deployment.ep, lora)
+    made = adapted_linears(architecture.model_type, kind, architecture.hidden, deployment.tp, deployment.ep, lora)
+    return [each for each in made if each.runs]
 
 
 def _adapted(deployment: Deployment, lora: Lora, kinds: Kinds) -> list[tuple[Adapted, Value]]:

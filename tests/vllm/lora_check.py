@@ -15,7 +15,7 @@ from costmodel.validation.backends.asked import Asked
 from costmodel.validation.backends.vllm_engine import VllmEngine
 from costmodel.validation.measurements.plan import Point
 
-PREFILLS, DECODES = (64, 256), (4, 16)
+PREFILLS, DECODES = (32, 128), (4, 16)
 """Prompts, and sequences that decode at :data:`CONTEXT`, of the steps."""
 CONTEXT, REPEATS = 129, 9
 ADAPTERS = 4
@@ -96,7 +96,7 @@ class AdaptedEngine(VllmEngine):
         self.active, found = active, []
         for point in points:
             self.run(point, 1, math.inf)
-            found.append(max(counted) if point.chunk else statistics.mode(counted))
+            found.append([each for each in counted if each][-1])
             counted.clear()
         executor.execute_model = plain
         return found
@@ -104,20 +104,53 @@ class AdaptedEngine(VllmEngine):
 
 def buffers(runner: Any) -> dict[str, int]:
     """Return the bytes of the buffers of adapters, by the name of the module without its place in the model."""
-    import torch
     from vllm.lora.layers import BaseLayerWithLoRA
 
     found: dict[str, int] = {}
-
-    def size(value: Any) -> int:
-        return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else sum(map(size, value))
-
     for name, module in runner.get_model().named_modules():
         if isinstance(module, BaseLayerWithLoRA):
-            stacked = [value for key, value in vars(module).items() if key.endswith("_stacked")]
             base = name.rpartition(".")[2]
-            found[base] = found.get(base, 0) + size(stacked)
+            found[base] = found.get(base, 0) + stacked_bytes(module)
     return found
+
+
+def stacked_bytes(module: Any) -> int:
+    """Return the bytes of one module's buffers: every tensor once, whatever views of it there are."""
+    import torch
+
+    def tensors(value: Any) -> list[Any]:
+        return [value] if isinstance(value, torch.Tensor) else [each for item in value for each in tensors(item)]
+
+    stacked = [value for key, value in vars(module).items() if key.endswith("_stacked")]
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors(stacked)}
+    return sum(storages.values())
+
+
+def shards(sizes: dict[str, int], flags: dict[str, Any], tp: int) -> dict[str, int]:
+    """Return the bytes of the buffers of layers of these sizes on the first of ``tp`` GPUs, by name; no GPU is needed."""
+    import torch
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.config.lora import LoRAConfig
+    from vllm.distributed import parallel_state
+    from vllm.lora.utils import from_layer
+    from vllm.model_executor.layers import linear
+
+    parallel_state._TP = SimpleNamespace(world_size=tp, rank_in_group=0)
+    hidden, width, heads, kv_heads, head_dim = (
+        sizes[name] for name in ("hidden", "width", "heads", "kv_heads", "head_dim")
+    )
+    lora = LoRAConfig(lora_dtype=torch.bfloat16, **flags)
+    with set_current_vllm_config(VllmConfig()):
+        layers = {
+            "qkv_proj": (linear.QKVParallelLinear(hidden, head_dim, heads, kv_heads), ["q", "k", "v"]),
+            "o_proj": (linear.RowParallelLinear(heads * head_dim, hidden), []),
+            "gate_up_proj": (linear.MergedColumnParallelLinear(hidden, [width, width]), ["gate", "up"]),
+            "down_proj": (linear.RowParallelLinear(width, hidden), []),
+        }
+        return {
+            name: stacked_bytes(from_layer(layer, lora.max_loras, lora, packed, None))
+            for name, (layer, packed) in layers.items()
+        }
 
 
 def write_adapter(folder: Path, config: dict[str, Any], rank: int, seed: int) -> Path:
@@ -152,24 +185,39 @@ def write_adapter(folder: Path, config: dict[str, Any], rank: int, seed: int) ->
     return folder
 
 
-def main() -> None:
-    """Write, as JSON, the buffers of adapters; with ``steps`` FLOPs and times of steps without and with them as well."""
-    model, flags, what, out = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
+def steps(model: Path, flags: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return FLOPs and times of steps without and with adapters, and the buffers."""
     config = json.loads((model / "config.json").read_text())
-    adapters = []
-    if what == "steps":
-        rank = flags["max_lora_rank"]
-        adapters = [write_adapter(out.parent / f"{out.stem}-{each}", config, rank, each) for each in range(ADAPTERS)]
+    rank = flags["max_lora_rank"]
+    adapters = [write_adapter(folder / f"adapter-{each}", config, rank, each) for each in range(ADAPTERS)]
     engine = AdaptedEngine(model, flags, adapters)
+    points = [Point("prefill", (tokens, 0)) for tokens in PREFILLS]
+    points += [Point("decode", None, sequences, CONTEXT) for sequences in DECODES]
+    engine.active = 1
+    engine.warm_up()
     found: dict[str, Any] = {"buffers": buffers(engine.runner)}
-    if what == "steps":
-        prefills = [Point("prefill", (tokens, 0)) for tokens in PREFILLS]
-        decodes = [Point("decode", None, sequences, CONTEXT) for sequences in DECODES]
-        engine.active = 1
-        engine.warm_up()
-        found["flops"] = {str(active): engine.flops(active, prefills + decodes) for active in (0, 1, ADAPTERS)}
-        found["seconds"] = {str(active): engine.seconds(active, prefills + decodes) for active in (0, 1, ADAPTERS)}
+    for what in ("flops", "seconds"):
+        found[what] = {str(active): getattr(engine, what)(active, points) for active in (0, 1, ADAPTERS)}
     engine.close()
+    return found
+
+
+def main() -> None:
+    """Do what a file of JSON asks for, and write what is found."""
+    asked, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    found: dict[str, Any] = {}
+    if "steps" in asked:
+        found = steps(Path(asked["steps"]), asked["flags"], out.parent)
+    if "model" in asked:
+        engine = AdaptedEngine(Path(asked["model"]), asked["flags"], [])
+        found = {"buffers": buffers(engine.runner)}
+        engine.close()
+    if "sizes" in asked:
+        found = {
+            f"{tp} {sharded}": shards(asked["sizes"], asked["flags"] | {"fully_sharded_loras": sharded}, tp)
+            for tp in (1, 2, 4)
+            for sharded in (False, True)
+        }
     out.write_text(json.dumps(found))
 
 
