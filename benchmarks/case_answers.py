@@ -21,6 +21,7 @@ from costmodel.equations.work import make_work
 from costmodel.errors import InputError
 from costmodel.hardware.calibration import Calibration, read_calibration
 from costmodel.hardware.shipped import shipped_calibration
+from costmodel.speculation.asking import Speculation, planned, speculator
 
 Find = Callable[[str, str], Calibration | None]
 """(canonical name of a part, engine) → its calibration, None if there is none."""
@@ -99,7 +100,20 @@ def _with_overheads(calibration: Calibration, overheads: str) -> Calibration:
 def _total(question: Question, parameters: Parameters, rates: RateSource) -> float:
     if question.part.startswith("attention:"):
         parameters = _attention_alone(question, rates)
+    if question.speculation is not None:
+        return _speculated(question, question.speculation, rates)
     return sum(step.weight * _part(question, parameters, step) for step in question.steps)
+
+
+def _speculated(question: Question, speculation: Speculation, rates: RateSource) -> float:
+    """Return the time of a token: that of a pass over the tokens that it gives [s]."""
+    fitted = rates if isinstance(rates, CalibratedRates) else None
+    plan = planned(speculation, question.deployment)
+    [streams] = question.steps[0].decodes
+    made = speculator(question.deployment, plan, fitted, question.engine.calibration)
+    tokens = plan.tokens or 1
+    time = made.pass_time(round(streams.count), round(streams.context), tokens)
+    return question.steps[0].weight * time.total_s / plan.acceptance.expected(tokens)
 
 
 def _part(question: Question, parameters: Parameters, step: Step) -> float:

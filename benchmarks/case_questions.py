@@ -29,6 +29,9 @@ from case_steps import METRICS, Step, beside, metric_of
 from costmodel.deployment import Deployment, deploy
 from costmodel.equations.work import Chunk
 from costmodel.errors import InputError
+from costmodel.speculation.asking import Speculation
+from costmodel.speculation.drafts import WORDS as DRAFTS
+from costmodel.speculation.drafts import method_of
 
 KINDS: Final = (
     "prefill",
@@ -76,6 +79,8 @@ class Question:
     part: str
     measured_s: float
     caveats: tuple[str, ...] = ()
+    speculation: Speculation | None = None
+    """Of a row that speculates: its one step is then a pass, and the measured time one of a token."""
 
 
 def ask(case: Mapping[str, Any], reading: Reading) -> Question:
@@ -104,7 +109,26 @@ def _ask(case: Mapping[str, Any], reading: Reading) -> Question:
         raise RefusedError("no unit")
     metric = metric_of(case, reading)
     steps, part, measured, caveats = METRICS[metric](case, reading, deployment)
-    return Question(f"{reading.label} ({metric})", deployment, engine, steps, part, measured, caveats)
+    speculation = _speculation(case, reading)
+    if speculation is not None and (metric != "decode" or len(steps) != 1 or len(steps[0].decodes) != 1):
+        raise RefusedError("of rows that speculate only times of a token are predicted")
+    return Question(f"{reading.label} ({metric})", deployment, engine, steps, part, measured, caveats, speculation)
+
+
+def _speculation(case: Mapping[str, Any], reading: Reading) -> Speculation | None:
+    """Return what a row speculates with; None where it does not, or its case is of another kind.
+
+    Raises:
+        RefusedError: drafts, their number or their accepted length are not stated.
+    """
+    words = set(reading.words)
+    if case["kind"] != "spec_decode" or words & PLAIN or {"no", "spec"} <= words:
+        return None
+    draft = next((method for word in reading.words if (method := method_of(word)) in DRAFTS), None)
+    tokens, length = reading.conditions.get("drafts"), reading.conditions.get("accepted")
+    if draft is None or tokens is None or length is None:
+        raise RefusedError("speculation whose drafts, their number or their accepted length is not stated")
+    return Speculation(draft, tokens=int(tokens), lengths=float(length))
 
 
 def _refuse_what_is_no_step(case: Mapping[str, Any], reading: Reading) -> None:
@@ -126,8 +150,6 @@ def _refuse_what_is_no_step(case: Mapping[str, Any], reading: Reading) -> None:
         raise RefusedError("the longest of many steps: which one is not stated")
     if any(re.fullmatch(r"p[89]\d*|p99\.\d+|qps\d*|\d*rps|serving|burst", word) for word in words):
         raise RefusedError("under a load with arrivals: queueing, which a simulation answers")
-    if kind == "spec_decode" and not (words & PLAIN or {"no", "spec"} <= words):
-        raise RefusedError("speculative decoding is not modelled")
     if kind == "prefix_cache":
         raise RefusedError("throughput of a mix of prompts with and without cache: lengths of the batch are not stated")
 

@@ -20,7 +20,9 @@ SYNONYMS: Final = {
     "tp": "tp tensor_parallel",
     "dtype": "dtype quant precision",
     "gpu": "gpu device",
-    "skip": "k al acceptance n repeats",
+    "drafts": "k num_speculative_tokens num_spec_tokens speculative_tokens spec_tokens",
+    "accepted": "al acceptance_length accepted_length mean_acceptance_length",
+    "skip": "acceptance n repeats",
 }
 """Names that sources give to the conditions of a row → what they mean here."""
 

@@ -142,7 +142,9 @@ def _asked(options: dict[str, Any]) -> Asked:
     for name in ("prefill_gpus", "decode_gpus", "kv_bandwidth", "kv_latency_ms"):
         if options.pop(name) is not None:
             raise InputError(f"--{name.replace('_', '-')} is for simulations of separate pools, not for checks")
-    server: dict[str, Any] = {name: value for name, value in take_server(options).items() if name in given}
+    server: dict[str, Any] = {
+        name: value for name, value in take_server(options).items() if name in {*given, "speculation"}
+    }
     if "chunk" in given:
         server["chunk"] = "one-step" if chunk is None else chunk
     return Asked(server.pop("gpu", None), server.pop("model", None), server, held_out)

@@ -13,6 +13,7 @@ from costmodel.cli.plan_options import (
     limit_option,
     model_options,
     number,
+    prefix_option,
     show,
     take_chunk,
     take_limits,
@@ -38,6 +39,7 @@ from costmodel.planning.sizes import plan_batch
 @tokens("--context", default="500", help="Tokens of each, where the batch is asked for: the longest that they reach.")
 @tokens("--prompt", help="A long prompt that comes among them.  [default: none]")
 @every_option()
+@prefix_option("Tokens of the prompt that the prefix cache has.")
 @chunk_option("with a prompt one-step, else engine")
 @model_options()
 @answer_options(plot=False)
@@ -47,5 +49,5 @@ def command(as_json: bool, **options: Any) -> int:
     Exit code 1 if not even one will do.
     """
     limits, chunk = take_limits(options, "tpot", "itl"), take_chunk(options)
-    load = take_single(options, "unknown", "streams", "context", "prompt", "every")
+    load = take_single(options, "unknown", "streams", "context", "prompt", "every", "cached_prefix")
     return show(plan_batch(**load, **limits, chunk=chunk, **take_model(options)), as_json)

@@ -13,6 +13,7 @@ from costmodel.cli.plan_options import (
     limit_option,
     model_options,
     number,
+    prefix_option,
     show,
     take_limits,
     take_model,
@@ -31,6 +32,7 @@ from costmodel.planning.chunks import plan_chunk
 @number("--context", default="500", help="Tokens that each has in the KV cache: the longest that they reach.")
 @every_option()
 @click.option("--prompts", type=int, default=1, show_default=True, help="Long prompts that come at once.")
+@prefix_option("Tokens of the prompt that the prefix cache has.")
 @number("--multiple", default="256", help="The budget is a multiple of this.")
 @model_options()
 @answer_options()
@@ -44,7 +46,7 @@ def command(as_json: bool, plot: str | None, force: bool, **options: Any) -> int
     limits = take_limits(options, "itl", "ttft")
     if limits["itl"] is None:
         raise InputError("give a limit on the gaps between tokens: --itl-ms, e.g. --itl-ms 50")
-    load = take_single(options, "prompt", "streams", "context", "every", "prompts", "multiple")
+    load = take_single(options, "prompt", "streams", "context", "every", "prompts", "multiple", "cached_prefix")
     plan = plan_chunk(**load, **limits, **take_model(options))
     if path is not None:
         from costmodel.cli.figures import draw_budgets, save_figure

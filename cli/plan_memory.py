@@ -68,6 +68,17 @@ FIGURES = ("gpus", "dtypes")
     default=None,
     help="Size of the KV cache in GiB (2³⁰ bytes) instead of what is left; on a CPU VLLM_CPU_KVCACHE_SPACE.",
 )
+@click.option(
+    "--draft-model",
+    default=None,
+    help="Speculative decoding: what is held beside the model: `eagle`, `eagle3`, `mtp`, `ngram`, or another model.",
+)
+@click.option(
+    "--speculative-tokens",
+    type=int,
+    default=None,
+    help="Tokens drafted per pass: recurrent layers keep a state for each.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 @click.option("--plot", type=click.Path(), default=None, help="Draw a figure into this .png, .svg or .pdf.")
 @click.option(

@@ -86,6 +86,11 @@ def model_options(parts: bool = True) -> Callable[[Command], Command]:
     return add
 
 
+def prefix_option(help: str) -> Callable[[Command], Command]:
+    """Return the option for what the prefix cache has of the prompts."""
+    return tokens("--cached-prefix", default="0", help=help)
+
+
 def chunk_option(default: str) -> Callable[[Command], Command]:
     """Return the option for the token budget of the server.
 

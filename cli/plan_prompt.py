@@ -13,6 +13,7 @@ from costmodel.cli.plan_options import (
     limit_option,
     model_options,
     number,
+    prefix_option,
     show,
     take_chunk,
     take_limits,
@@ -29,6 +30,7 @@ from costmodel.planning.sizes import plan_prompt
 @number("--streams", default="32", help="Streams that decode.")
 @tokens("--context", default="500", help="Tokens that each has in the KV cache: the longest that they reach.")
 @every_option(None)
+@prefix_option("Tokens of the prompt that the prefix cache has.")
 @chunk_option("one-step")
 @model_options()
 @answer_options(plot=False)
@@ -38,5 +40,5 @@ def command(as_json: bool, **options: Any) -> int:
     Exit code 1 if not even a prompt of one token will do.
     """
     limits, chunk = take_limits(options, "itl", "ttft"), take_chunk(options)
-    load = take_single(options, "streams", "context", "every")
+    load = take_single(options, "streams", "context", "every", "cached_prefix")
     return show(plan_prompt(**load, **limits, chunk=chunk, **take_model(options)), as_json)

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from costmodel.cli.options import calibration_options, deployment_options, echo_json, grid, load_options
+from costmodel.cli.options import Values, calibration_options, deployment_options, echo_json, grid, load_options, single
 from costmodel.cli.report import comparison, report
+from costmodel.cli.speculative_options import speculative_options, take_speculation
 from costmodel.documents import Prediction, Predictions
 from costmodel.hardware.errors import InputError
 from costmodel.prediction import predict
@@ -22,6 +23,13 @@ FIGURES = ("timeline", "heights", "breakdown", "roofline")
 )
 @load_options
 @deployment_options
+@click.option(
+    "--cached-prefix",
+    type=Values("tokens", several=False),
+    default="0",
+    show_default=True,
+    help="Tokens of the prompt that the prefix cache has: they are not computed.",
+)
 @click.option("--prompts", type=int, default=1, show_default=True, help="Long prompts that arrive together.")
 @click.option("--every", type=float, default=10.0, show_default=True, help="Seconds between long prompts.")
 @click.option(
@@ -30,6 +38,7 @@ FIGURES = ("timeline", "heights", "breakdown", "roofline")
     default=None,
     help="Parameter count P of the textbook rung, e.g. 8e9.  [default: the model's]",
 )
+@speculative_options
 @calibration_options
 @click.option(
     "--assume-efficiency",
@@ -54,6 +63,8 @@ def command(as_json: bool, plot: str | None, figure: str | None, force: bool, **
         from costmodel.cli.figures.saving import check_target
 
         check_target(Path(plot), force)
+    options["cached_prefix"] = single("cached-prefix", options["cached_prefix"])
+    options["speculation"] = take_speculation(options)
     names = ("model", "gpu", "tp", "dtype", "streams", "context", "prompt", "chunk")
     values = {name: options.pop(name) or [None] for name in names}
     asked = [{**combination, **options} for combination in grid(**values)]

@@ -61,7 +61,7 @@ def _one(figure: str, prediction: Prediction, options: dict[str, Any]) -> Figure
         options["calibration"], deployment, options["engine"], options["assume_efficiency"]
     )
     parameters = build_parameters(deployment, CalibratedRates(calibration) if calibration else None)
-    workload = ("prompt", "prompts", "streams", "context", "chunk", "every")
+    workload = ("prompt", "prompts", "streams", "context", "chunk", "every", "cached_prefix")
     load = make_load(deployment, **{name: options[name] for name in workload})
     if figure == "timeline":
         return draw_timeline(prediction, mixed_step_times(parameters, load))
@@ -71,7 +71,8 @@ def _one(figure: str, prediction: Prediction, options: dict[str, Any]) -> Figure
 def _heights(prediction: Prediction, deployment: Deployment, parameters: Parameters, load: Load) -> Figure:
     """Draw heights for one step and for token budgets that leave room beside the streams, down to the asked one."""
     limit = deployment.architecture.max_positions or PROMPTS[-1]
-    prompts = sorted({length for length in PROMPTS if length <= max(limit, load.prompt)} | {load.prompt})
+    fitting = {length for length in PROMPTS if load.cached < length <= max(limit, load.prompt)}
+    prompts = sorted(fitting | {load.prompt})
     budgets = [budget for budget in BUDGETS if budget > load.streams]
     if load.budget is not None:  # the title compares one step with the lowest curve: the budget that was asked for
         budgets = [budget for budget in budgets if budget > load.budget] + [load.budget]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from costmodel.cli.speculation_report import prefix_text, speculation_cells, speculation_text
 from costmodel.cli.text import (
     adapters,
     count,
@@ -32,6 +33,8 @@ def report(prediction: Prediction) -> str:
         _heading(prediction),
         _rungs(prediction),
         _spike(prediction),
+        prefix_text(prediction),
+        speculation_text(prediction),
         _operators(prediction),
         _memory(prediction),
         _remarks(prediction),
@@ -55,6 +58,7 @@ def comparison(predictions: Sequence[Prediction], changing: Sequence[str]) -> st
         "gaps hit",
         "moves",
         "fits",
+        *(["TPOT ms", "drafted", "speedup"] if any(item.speculation for item in predictions) else []),
     ]
     rows = []
     for item in predictions:
@@ -71,12 +75,15 @@ def comparison(predictions: Sequence[Prediction], changing: Sequence[str]) -> st
                 "all: overload" if spike.overload else percent(spike.fraction_of_gaps),
                 " ".join(name for name in STATISTICS if spike.moves[name]),
                 "yes" if item.memory.fits else "no",
+                *speculation_cells(item),
             ]
         )
     first = predictions[0]
     rungs = "" if mixed else f"; {_rung_name(first)}"
     text = _common(first, changing) + "\n" + _load(first, changing) + f"{rungs}\n\n"
     text += table(rows, header, left=len(changing) + mixed) + _LEGEND
+    if first.speculation is not None:
+        text += "  TPOT, drafted, speedup: of speculative decoding, its tokens per pass, against the decode step beside it\n"
     remarks = _shared_remarks("note", [(item, item.notes) for item in predictions])
     warnings = [(item, [text for text in item.warnings if not text.startswith(_IN_COLUMNS)]) for item in predictions]
     return text + "".join(f"\n{remark}" for remark in [*remarks, *_shared_remarks("warning", warnings)])
@@ -171,7 +178,8 @@ def _load(item: Prediction, changing: Sequence[str] = ()) -> str:
     parts = [" at ".join(streams + context)] if streams or context else []
     if "prompt" not in changing:
         many = "one prompt" if work.prompts == 1 else f"{work.prompts} prompts"
-        parts.append(f"{many} of {plural(work.prompt_tokens, 'token')}")
+        cached = f" ({count(work.cached_prefix_tokens)} of them cached)" if work.cached_prefix_tokens else ""
+        parts.append(f"{many} of {plural(work.prompt_tokens, 'token')}{cached}")
     if "chunk" not in changing:
         parts.append(
             "in one step" if work.chunk_tokens is None else f"at most {count(work.chunk_tokens)} tokens per step"

@@ -74,6 +74,13 @@ def command() -> None:
 @click.option(
     "--injected-output", type=int, default=1, show_default=True, help="Tokens of the answer to an injected prompt."
 )
+@click.option(
+    "--cached-prefix",
+    type=Values("tokens", several=False),
+    default="0",
+    show_default=True,
+    help="Tokens of an injected prompt that the prefix cache has.",
+)
 @compared_options("one-step")
 @fixed_step_options
 @server_options
@@ -82,7 +89,7 @@ def interference(**options: Any) -> int:
     """The long-prompt experiment: streams that decode, with and without prompts injected among them."""
     output = take_output(options, "itl")
     _refuse_empty_tpot(options)
-    for name in ("prompt", "streams", "context"):
+    for name in ("prompt", "streams", "context", "cached_prefix"):
         options[name] = single(name, options[name])
 
     def simulate(asked: Asked, **watched: Any) -> Simulated:

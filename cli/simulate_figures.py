@@ -122,7 +122,15 @@ def _predicted(run: Run, document: Simulation) -> float | None:
     prompt, at_once, streams, context = (
         int(work[name] or 0) for name in ("prompt_tokens", "prompts", "streams", "context_tokens")
     )
-    load = Load(prompt, at_once, streams, context, server.settings.token_budget, float(work["every_s"] or 0))
+    load = Load(
+        prompt,
+        at_once,
+        streams,
+        context,
+        server.settings.token_budget,
+        float(work["every_s"] or 0),
+        int(work.get("cached_prefix_tokens") or 0),
+    )
     if load.one_step_budget <= server.settings.token_budget:
         load = replace(load, budget=None)
     return longest_step(server.clock.parameters, load)[1]

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from costmodel.cli.options import Values, calibration_options, deployment_options, one_value_each
+from costmodel.cli.speculative_options import speculative_options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -72,6 +73,15 @@ def server_options(command: Command) -> Command:
                 show_default=True,
                 help="Who goes first among those who wait.",
             ),
+            speculative_options,
+            click.option(
+                "--acceptance-draw",
+                type=click.Choice(["random", "even"]),
+                default="random",
+                show_default=True,
+                help="Accepted drafts by chance, or in every pass as many as their mean.",
+            ),
+            click.option("--acceptance-seed", type=int, default=0, show_default=True, help="Of that chance."),
             _whole("--prefill-gpus", help="With --scheduler disaggregated: servers that prefill.  [default: 1]"),
             _whole("--decode-gpus", help="The same: servers that decode.  [default: 1]"),
             click.option(

@@ -50,6 +50,8 @@ def _server(server: ServerInfo) -> str:
         parts.append("no prefix caching")
     if server.policy != "fcfs":
         parts.append(f"policy {server.policy}")
+    if (drafts := server.speculation) is not None:
+        parts.append(f"{plural(drafts.tokens, 'token')} drafted per pass by {drafts.draft}")
     parts.append("asynchronous scheduling" if server.asynchronous else "synchronous scheduling")
     names = {"vllm": f"vLLM {VLLM_VERSION} V1", "disaggregated": "disaggregated"}
     pools = ""
@@ -85,6 +87,10 @@ def _interference(item: Simulation) -> list[str]:
         over = [significant(per_stream(item, run.stall_detail.over_limit or 0), 3) for run in runs]
         rows.append([f"gaps over {seconds(limit)} per stream", *over])
     rows += [[f"ITL {name} [ms]", *(cell(run.itl, name) for run in runs)] for name in (*SHARES, "mean")]
+    if runs[0].speculation is not None:
+        lengths = (run.speculation.accepted_length if run.speculation else 1.0 for run in runs)
+        rows.append(["tokens per bundle", *(significant(length, 3) for length in lengths)])
+        rows.append(["TPOT mean [ms]", *(cell(run.tpot, "mean") for run in runs)])
     rows.append(["tokens/s of all streams", *(count(run.output_tokens_per_s) for run in runs)])
     text = table(rows, ["", "baseline", "injected"][: len(runs) + 1])
     return [text, _prompts(item), _sentence(item), _goodput(runs[-1], "of the injected prompts")]
@@ -181,7 +187,11 @@ def _load(item: Simulation) -> list[str]:
     rows = [[name, *(cell(found, column) for column in columns)] for name, found in names.items()]
     text = table(rows, ["milliseconds", *columns])
     text += "\n\n  Latencies count from when a request is sent; queueing ends when it is first scheduled."
-    return [text + _overhead(item.server), _counts(result, item.server), _goodput(result, "of the requests")]
+    return [
+        text + _overhead(item.server),
+        _counts(result, item.server, _endless(item)),
+        _goodput(result, "of the requests"),
+    ]
 
 
 def _overhead(server: ServerInfo) -> str:
@@ -196,7 +206,13 @@ def _overhead(server: ServerInfo) -> str:
     )
 
 
-def _counts(result: Result, server: ServerInfo) -> str:
+def _endless(item: Simulation) -> str:
+    """Say what a prefix cache without end would find, where the trace says which prompts begin alike."""
+    found = item.prefix_cache
+    return "" if found is None else f" (one without end: {percent(found.unlimited_hit_rate)})"
+
+
+def _counts(result: Result, server: ServerInfo, endless: str) -> str:
     asked, prompts = result.requests, max(result.prompt_tokens, 1)
     refused = count(sum(asked.refused.values()))
     each = " on one server" if server.pools is not None else ""
@@ -218,12 +234,26 @@ def _counts(result: Result, server: ServerInfo) -> str:
         ["KV cache", _kv(result) + each],
         [
             "prompts",
-            f"{plural(result.prompt_tokens, 'token')}, {percent(result.cached_prompt_tokens / prompts)} of them from the prefix cache",
+            f"{plural(result.prompt_tokens, 'token')}, {percent(result.cached_prompt_tokens / prompts)} of them from the prefix cache"
+            + endless,
         ],
         ["preemptions", count(result.preemptions)],
+        *([["speculation", _speculated(result)]] if result.speculation else []),
         ["stalls", _stalls(result)],
     ]
     return table(rows, left=2)
+
+
+def _speculated(result: Result) -> str:
+    """Say what speculation gave: tokens per pass, and that gaps are those between bundles."""
+    done = result.speculation
+    if done is None:
+        return ""
+    share = percent(done.accepted_tokens / done.drafted_tokens)
+    return (
+        f"{significant(done.accepted_length, 3)} tokens per pass of a request, {share} of the drafts accepted; "
+        "ITL is that between two bundles"
+    )
 
 
 def _rate(result: Result) -> float:

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from costmodel.checks import choice, positive
 from costmodel.cli.options import single
+from costmodel.cli.speculative_options import take_speculation
 from costmodel.hardware.errors import InputError
 from costmodel.simulation.settings import DISAGGREGATED, SCHEDULERS
 
@@ -195,7 +196,7 @@ def take_server(options: dict[str, Any]) -> ServerOptions:
     if (stages := options.pop("pp")) != 1:
         raise InputError(f"pp {stages}: pipeline stages are not simulated; divide the model with --tp")
     decode, prefill = options.pop("decode_ms", None), options.pop("prefill_ms", None)
-    taken: dict[str, Any] = {}
+    taken: dict[str, Any] = _take_drafts(options)
     for name in (*MODEL_NAMES, *FLAG_NAMES):
         value = options.pop(name)
         taken[name] = single(name.replace("_", "-"), value) if isinstance(value, list) else value
@@ -213,6 +214,19 @@ def take_server(options: dict[str, Any]) -> ServerOptions:
     if taken["asynchronous"] is None:
         del taken["asynchronous"]
     return taken  # type: ignore[return-value]
+
+
+def _take_drafts(options: dict[str, Any]) -> dict[str, Any]:
+    """Take speculative decoding out of the options; nothing where it is not asked for."""
+    draw, seed = options.pop("acceptance_draw"), options.pop("acceptance_seed")
+    speculation = take_speculation(options)
+    if speculation is None:
+        context = click.get_current_context()
+        for name in ("acceptance_draw", "acceptance_seed"):
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise InputError(f"{flag(name)} is for speculative decoding, which --draft-model asks for")
+        return {}
+    return {"speculation": speculation, "acceptance_draw": draw, "acceptance_seed": seed}
 
 
 def _refuse_beside_fixed_times(fixed: str) -> None:

@@ -69,6 +69,8 @@ def workload(work: dict[str, Any]) -> str:
         growing = ", growing" if work["grow"] else ""
         many = "a prompt" if work["prompts"] == 1 else f"{work['prompts']} prompts"
         answer = "" if work["injected_output_tokens"] == 1 else f" (answers of {count(work['injected_output_tokens'])})"
+        cached = work.get("cached_prefix_tokens")
+        answer += f" ({count(cached)} of them cached)" if cached else ""
         return (
             f"{plural(work['streams'], 'stream')} at context {count(work['context_tokens'])}{growing} for {work['duration_s']:g} s; "
             f"{many} of {plural(work['prompt_tokens'], 'token')}{answer} every {work['every_s']:g} s from {work['first_s']:g} s on"

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from costmodel.simulation.running import Limits
     from costmodel.simulation.simulating import simulate_interference, simulate_load, simulate_trace
     from costmodel.solving import Solution, solve
+    from costmodel.speculation.asking import Speculation
     from costmodel.sweeping.asking import sweep
     from costmodel.sweeping.results import Sweep
     from costmodel.sweeping.rows import SimulatedRow, StepRow
@@ -70,6 +71,7 @@ _HOMES = {
     "Simulation": "costmodel.simulation.results",
     "SizePlan": "costmodel.planning.documents",
     "Solution": "costmodel.solving",
+    "Speculation": "costmodel.speculation.asking",
     "StepRow": "costmodel.sweeping.rows",
     "Sweep": "costmodel.sweeping.results",
     "UnsupportedError": "costmodel.errors",
@@ -123,6 +125,7 @@ __all__ = [
     "Simulation",
     "SizePlan",
     "Solution",
+    "Speculation",
     "StepRow",
     "Sweep",
     "UnsupportedError",

@@ -47,7 +47,7 @@ def build_parameters(deployment: Deployment, rates: RateSource | None = None) ->
                 made = _expert_gemm(deployment, rates, kind, linear, count)
                 experts[key] = _add(experts[key], made) if key in experts else made
             else:
-                gemm = _gemm(deployment, rates, linear, count)
+                gemm = linear_gemm(deployment, rates, linear, count)
                 gemms[key] = _add(gemms[key], gemm) if key in gemms else gemm
     layers = _blocks(deployment)
     architecture = deployment.architecture
@@ -116,7 +116,8 @@ def build_textbook(deployment: Deployment, params: float | None = None) -> Textb
     )
 
 
-def _gemm(deployment: Deployment, rates: RateSource, linear: Linear, count: Value) -> Gemm:
+def linear_gemm(deployment: Deployment, rates: RateSource, linear: Linear, count: Value) -> Gemm:
+    """Return a weight matrix that every token passes, in ``count`` layers."""
     dtype = deployment.compute_dtype_of(linear.fmt)
     return Gemm(
         name=linear.name,

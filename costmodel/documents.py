@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from costmodel.hardware.profile import Frozen
+from costmodel.speculation.documents import PrefixCacheInfo, SpeculationInfo
 
 RungName = Literal["textbook", "roofline", "calibrated"]
 RUNG_NAMES: tuple[RungName, ...] = ("textbook", "roofline", "calibrated")
@@ -57,6 +58,8 @@ class Workload(Frozen):
     """What was asked."""
 
     prompt_tokens: int
+    cached_prefix_tokens: int = 0
+    """Of each prompt, in the prefix cache."""
     prompts: int
     streams: int
     context_tokens: int
@@ -212,13 +215,15 @@ class Prediction(Frozen):
     pipeline: PipelineInfo | None = None
     calibration: str | None = None
     intervals: Intervals | None = None
+    prefix_cache: PrefixCacheInfo | None = None
+    speculation: SpeculationInfo | None = None
     notes: tuple[str, ...] = ()
     """Choices made for the user, which part and which preset, and what the calibration says of itself."""
     warnings: tuple[str, ...] = ()
 
     @model_serializer(mode="wrap")
     def _omit_missing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        optional = ("pipeline", "calibration", "intervals")
+        optional = ("pipeline", "calibration", "intervals", "prefix_cache", "speculation")
         return {key: value for key, value in handler(self).items() if value is not None or key not in optional}
 
     @property

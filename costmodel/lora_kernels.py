@@ -1,7 +1,7 @@
 """LoRA adapters as kernels of a step: FLOPs and bytes of x·A and of (x·A)·B, for adapters that requests of one batch share.
 
-Per layer and GPU, for a kernel of k inputs and m outputs that s matrices are fused in, rank r, N tokens, a = min(adapters, R) adapters
-that the R sequences of a step use::
+Per layer and GPU, for a kernel of k inputs and m outputs that s matrices are fused in, rank r, N tokens, a = min(adapters, sequences)
+adapters that a step uses::
 
     shrink  2·s·k·r·N FLOPs   a·s·k·r·b_a bytes of A   + N·(k·b_a + 4·s·r)      inputs, and the product in fp32
     expand  2·r·m·N FLOPs     a·r·m·b_a bytes of B     + N·(4·s·r + 2·m·b_a)    and outputs, read and written

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from costmodel.architecture.counts import (
     active_parameters,
@@ -42,7 +42,7 @@ from costmodel.equations.step import step_operators, step_times
 from costmodel.equations.textbook import Textbook
 from costmodel.equations.work import Chunk
 from costmodel.hardware.calibration import Calibration
-from costmodel.memory import Memory, activation_parts, memory_of, stage_patterns
+from costmodel.memory import NOTHING, Memory, activation_parts, memory_of, stage_patterns
 from costmodel.memory.adapters import adapter_elements
 from costmodel.rungs import (
     Load,
@@ -54,7 +54,11 @@ from costmodel.rungs import (
     textbook_spike,
     total_seconds,
 )
+from costmodel.speculation.documents import PrefixCacheInfo, SpeculationInfo
 from costmodel.spike import chunk_room, step_count, visibility
+
+if TYPE_CHECKING:
+    from costmodel.speculation.asking import Plan, Speculation
 
 
 def predict(
@@ -78,6 +82,8 @@ def predict(
     engine: str = "vllm",
     calibration: str | Path | Calibration | None = None,
     assume_efficiency: bool = False,
+    cached_prefix: int = 0,
+    speculation: Speculation | None = None,
 ) -> Prediction:
     """Predict step times, the spike of a long prompt, and who sees it.
 
@@ -99,6 +105,9 @@ def predict(
         calibration: fitted factors of this GPU instead: a file or a :class:`Calibration`; ``"none"`` for the roofline alone.
         assume_efficiency: for a part without a calibration, take the efficiencies of its nearest measured relative; the result says so
             and has no intervals. A part without such a relative stays on the roofline. Not together with ``calibration``.
+        cached_prefix: tokens of each prompt whose K and V the prefix cache has: they are not computed, those after them attend to them.
+        speculation: speculative decoding (:class:`costmodel.Speculation`); the rungs stay those of plain decoding, ``speculation`` in the
+            answer says what it changes.
 
     Returns:
         The frozen document ``costmodel.prediction/1``; all times in seconds.
@@ -108,7 +117,8 @@ def predict(
     """
     formats: dict[str, Any] = {"dtype": dtype, "kv_dtype": kv_dtype, "compute_dtype": compute_dtype}
     deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, **formats, lora=lora)
-    load = make_load(deployment, prompt, prompts, streams, context, chunk, every)
+    load = make_load(deployment, prompt, prompts, streams, context, chunk, every, cached_prefix)
+    plan = _planned(speculation, deployment)
     if params is not None:
         params = parameter_count(params)
     fitted = choose_calibration(calibration, deployment, engine, assume_efficiency)
@@ -120,10 +130,17 @@ def predict(
     rungs = {name: step_rung(each, load) for name, each in rung_parameters.items()}
     headline: RungName = "calibrated" if fitted else "roofline"
     spike = _spike(rung_parameters[headline], load, rungs[headline])
-    memory = memory_of(
-        deployment, load.streams, load.context, load.prompt, load.prompts, load.budget or load.one_step_budget
-    )
     asked = engine_of(fitted, engine)
+    speculated, more_notes, more_warnings = _speculated(deployment, plan, load, rates, asked)
+    memory = memory_of(
+        deployment,
+        load.streams,
+        load.context,
+        load.prompt,
+        load.prompts,
+        load.budget or load.one_step_budget,
+        beside=plan.beside(speculated.tokens) if plan and speculated else NOTHING,
+    )
     server = _engine(deployment, load, asked)
     steps = reported_steps(rung_parameters[headline], load) if fitted else {}
     warnings = _warnings(deployment, load, spike, memory)
@@ -144,8 +161,10 @@ def predict(
         pipeline=_pipeline(deployment, load, rates),
         calibration=fitted.name if fitted else None,
         intervals=intervals(fitted, rung_parameters, steps, rungs["roofline"]) if fitted else None,
-        notes=(*deployment.notes, *other_defaults(asked), *calibration_notes(fitted, engine)),
-        warnings=tuple(warnings),
+        prefix_cache=_prefix_cache(rung_parameters[headline], load, rungs[headline]),
+        speculation=speculated,
+        notes=(*deployment.notes, *other_defaults(asked), *calibration_notes(fitted, engine), *more_notes),
+        warnings=(*warnings, *more_warnings),
     )
 
 
@@ -161,6 +180,40 @@ def model_info(deployment: Deployment) -> ModelInfo:
         state_bytes_per_sequence=int(state_bytes(architecture, deployment.activation_bytes)),
         layers=architecture.layer_count,
         weights_bytes=round(checkpoint_bytes(architecture)),
+    )
+
+
+def _planned(speculation: Speculation | None, deployment: Deployment) -> Plan | None:
+    if speculation is None:
+        return None
+    from costmodel.speculation.asking import planned
+
+    return planned(speculation, deployment)
+
+
+def _speculated(
+    deployment: Deployment, plan: Plan | None, load: Load, rates: CalibratedRates | None, engine: str
+) -> tuple[SpeculationInfo | None, list[str], list[str]]:
+    """Return what speculation does, and notes and warnings of it."""
+    if plan is None:
+        return None, [], []
+    from costmodel.speculation.asking import said, speculation_info
+
+    info = speculation_info(deployment, plan, load, rates, engine)
+    return info, *said(plan, engine, rates is not None)
+
+
+def _prefix_cache(parameters: Parameters, load: Load, rung: Rung) -> PrefixCacheInfo | None:
+    """Return what the prefix cache saves; None where it has nothing of the prompts."""
+    if not load.cached:
+        return None
+    whole = total_seconds(step_operators(parameters, replace(load, cached=0).prefill_work(parameters.windows)))
+    return PrefixCacheInfo(
+        cached_tokens=load.cached,
+        computed_tokens=load.new,
+        prefill_s=rung.prefill_s,
+        prefill_without_cache_s=whole,
+        saved_share=1 - rung.prefill_s / whole,
     )
 
 
@@ -181,13 +234,13 @@ def _spike(parameters: Parameters, load: Load, rung: Rung) -> Spike:
 
 def _mixed_sum(parameters: Parameters, load: Load, room: int | None) -> tuple[float, int]:
     """Return Σ T_mixed and the number of mixed steps; many chunks of one prompt are summed as arrays."""
-    if room is None or load.prompts > 1 or load.prompt <= 256 * room:
+    if room is None or load.prompts > 1 or load.new <= 256 * room:
         times = mixed_step_times(parameters, load)
         return sum(times), len(times)
     import numpy as np
 
-    steps = step_count(load.prompt, 1, room)
-    cached = np.arange(steps, dtype=float) * room
+    steps = step_count(load.new, 1, room)
+    cached = load.cached + np.arange(steps, dtype=float) * room
     chunk = Chunk(np.minimum(room, load.prompt - cached), cached)
     return float(step_times(parameters, load.mixed_work([chunk], parameters.windows)).total.sum()), steps
 
@@ -224,6 +277,7 @@ def lora_info(deployment: Deployment) -> LoraInfo | None:
 def _workload(deployment: Deployment, load: Load) -> Workload:
     return Workload(
         prompt_tokens=load.prompt,
+        cached_prefix_tokens=load.cached,
         prompts=load.prompts,
         streams=load.streams,
         context_tokens=load.context,
@@ -248,7 +302,7 @@ def _engine(deployment: Deployment, load: Load, asked: str) -> EngineInfo:
         max_num_batched_tokens=budget,
         max_num_seqs=default_max_num_seqs(deployment),
         splits_prompt=load.one_step_budget > budget,
-        chunks=step_count(load.prompt, load.prompts, room) if room > 0 else None,
+        chunks=step_count(load.new, load.prompts, room) if room > 0 else None,
         one_step_budget=load.one_step_budget,
     )
 

@@ -31,15 +31,22 @@ class Load:
     context: int
     budget: int | None
     every: float
+    cached: int = 0
+    """Tokens of each prompt that are in the prefix cache."""
+
+    @property
+    def new(self) -> int:
+        """Tokens of each prompt that are to be computed."""
+        return self.prompt - self.cached
 
     @property
     def one_step_budget(self) -> int:
         """Token budget that takes all prompts in one step beside the streams."""
-        return self.prompt * self.prompts + self.streams
+        return self.new * self.prompts + self.streams
 
     def candidates(self) -> list[list[Chunk]]:
         """The mixed steps among which the longest one is."""
-        return tallest_candidates(self.prompt, self.prompts, chunk_room(self.budget, self.streams))
+        return tallest_candidates(self.prompt, self.prompts, chunk_room(self.budget, self.streams), self.cached)
 
     def decode_work(self, windows: Iterable[Window]) -> Work:
         """The work of a decode step of all streams."""
@@ -47,7 +54,7 @@ class Load:
 
     def prefill_work(self, windows: Iterable[Window]) -> Work:
         """The work of a step with all prompts, whole, and nothing else."""
-        return make_work([Chunk(self.prompt)] * self.prompts, windows=windows)
+        return make_work([Chunk(self.new, self.cached)] * self.prompts, windows=windows)
 
     def mixed_work(self, chunks: Sequence[Chunk], windows: Iterable[Window]) -> Work:
         """The work of a mixed step: the chunks, and one token for each stream."""
@@ -55,7 +62,14 @@ class Load:
 
 
 def make_load(
-    deployment: Deployment, prompt: Any, prompts: Any, streams: Any, context: Any, chunk: Any, every: Any = 10.0
+    deployment: Deployment,
+    prompt: Any,
+    prompts: Any,
+    streams: Any,
+    context: Any,
+    chunk: Any,
+    every: Any = 10.0,
+    cached_prefix: Any = 0,
 ) -> Load:
     """Check the numbers of a workload; ``chunk`` may be ``"engine"`` for vLLM's default token budget on this GPU.
 
@@ -74,10 +88,16 @@ def make_load(
         whole(context, "context", 0),
         None if budget is None else whole(budget, "chunk", 1),
         positive(every, "every", MAX_SECONDS),
+        whole(cached_prefix, "cached-prefix", 0),
     )
+    if load.cached >= load.prompt:
+        raise InputError(
+            f"a cached prefix of {load.cached:,} tokens leaves nothing of a prompt of {load.prompt:,}: its last token is computed in any "
+            f"case, as its logits are wanted; use at most {load.prompt - 1}"
+        )
     room = chunk_room(load.budget, load.streams)
-    if step_count(load.prompt, load.prompts, room) > MAX_STEPS:
-        asked = f"{load.prompts} × {load.prompt}" if load.prompts > 1 else f"{load.prompt}"
+    if step_count(load.new, load.prompts, room) > MAX_STEPS:
+        asked = f"{load.prompts} × {load.new}" if load.prompts > 1 else f"{load.new}"
         raise InputError(f"{asked} tokens at {room} per step are more than {MAX_STEPS} steps; use a larger chunk")
     return load
 
@@ -85,8 +105,8 @@ def make_load(
 def textbook_rung(textbook: Textbook, load: Load) -> Rung:
     """Return the textbook rung: decode by bandwidth, prefill by FLOPs, the spike as the prefill of the longest chunk alone."""
     decode = textbook_decode(textbook)
-    linear = textbook_linear(textbook, load.prompt * load.prompts)
-    attention = textbook_attention(textbook, load.prompt) * load.prompts
+    linear = textbook_linear(textbook, load.new * load.prompts)
+    attention = textbook_attention(textbook, load.new, load.cached) * load.prompts
     chunks, spike = textbook_spike(textbook, load)
     gpus = textbook.gpus
     spike_linear = textbook_linear(textbook, sum(chunk.tokens for chunk in chunks))
@@ -173,4 +193,6 @@ def textbook_spike(textbook: Textbook, load: Load) -> tuple[list[Chunk], float]:
 def mixed_step_times(parameters: Parameters, load: Load) -> list[float]:
     """Return the time of every mixed step of one injection, in order [s]."""
     room = chunk_room(load.budget, load.streams)
-    return [mixed_seconds(parameters, load, chunks) for chunks in mixed_steps(load.prompt, load.prompts, room)]
+    return [
+        mixed_seconds(parameters, load, chunks) for chunks in mixed_steps(load.prompt, load.prompts, room, load.cached)
+    ]

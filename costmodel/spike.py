@@ -32,11 +32,11 @@ def chunk_room(budget: int | None, streams: int) -> int | None:
 
 
 def step_count(prompt: int, prompts: int, room: int | None) -> int:
-    """Return the number of mixed steps: ⌈prompts·n/room⌉, one without a budget."""
+    """Return the number of mixed steps: ⌈prompts·n/room⌉, one without a budget; n tokens of a prompt that are to be computed."""
     return 1 if room is None else -(-prompt * prompts // room)
 
 
-def step_chunks(prompt: int, prompts: int, room: int | None, index: int) -> list[Chunk]:
+def step_chunks(prompt: int, prompts: int, room: int | None, index: int, cached: int = 0) -> list[Chunk]:
     """Return the chunks of one mixed step, first come first served: a step may end one prompt and begin the next.
 
     Args:
@@ -44,34 +44,36 @@ def step_chunks(prompt: int, prompts: int, room: int | None, index: int) -> list
         prompts: prompts that arrive together.
         room: prompt tokens per step; None for all in one step.
         index: which step, from 0.
+        cached: tokens of each prompt that the prefix cache has: they are not computed, and no step is spent on them.
     """
+    new = prompt - cached
     if room is None:
-        return [Chunk(prompt)] * prompts
-    start, end = index * room, min((index + 1) * room, prompt * prompts)
+        return [Chunk(new, cached)] * prompts
+    start, end = index * room, min((index + 1) * room, new * prompts)
     chunks = []
-    for number in range(start // prompt, (end - 1) // prompt + 1):
-        cached = max(start - number * prompt, 0)
-        chunks.append(Chunk(min(end - number * prompt, prompt) - cached, cached))
+    for number in range(start // new, (end - 1) // new + 1):
+        done = max(start - number * new, 0)
+        chunks.append(Chunk(min(end - number * new, new) - done, cached + done))
     return chunks
 
 
-def mixed_steps(prompt: int, prompts: int, room: int | None) -> Iterator[list[Chunk]]:
+def mixed_steps(prompt: int, prompts: int, room: int | None, cached: int = 0) -> Iterator[list[Chunk]]:
     """Yield the chunks of every mixed step in turn; same arguments as :func:`step_chunks`."""
-    for index in range(step_count(prompt, prompts, room)):
-        yield step_chunks(prompt, prompts, room, index)
+    for index in range(step_count(prompt - cached, prompts, room)):
+        yield step_chunks(prompt, prompts, room, index, cached)
 
 
-def tallest_candidates(prompt: int, prompts: int, room: int | None) -> list[list[Chunk]]:
+def tallest_candidates(prompt: int, prompts: int, room: int | None, cached: int = 0) -> list[list[Chunk]]:
     """Return the steps among which the longest one is, without going through all of them.
 
     Step time never falls with tokens or cached tokens. So of the steps that lie within one prompt the last is the longest; left are,
     for each prompt, that one and the step in which it ends.
     """
     if room is None:
-        return [step_chunks(prompt, prompts, None, 0)]
-    ends = [((number + 1) * prompt - 1) // room for number in range(prompts)]
+        return [step_chunks(prompt, prompts, None, 0, cached)]
+    ends = [((number + 1) * (prompt - cached) - 1) // room for number in range(prompts)]
     indices = sorted({index for end in ends for index in (end - 1, end) if index >= 0})
-    return [step_chunks(prompt, prompts, room, index) for index in indices]
+    return [step_chunks(prompt, prompts, room, index, cached) for index in indices]
 
 
 def mixed_work(chunks: Sequence[Chunk], streams: int, context: int, windows: Iterable[Window]) -> Work:

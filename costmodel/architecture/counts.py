@@ -218,15 +218,15 @@ def layer_kv_bytes(attention: Attention, kv_bytes: Value, tp: int = 1) -> Value:
     return kv_elements_per_token(attention, tp) * kv_bytes + index_bytes_per_token(attention)
 
 
-def state_bytes_per_sequence(state: StateMixer, activation_bytes: Value, tp: int = 1) -> Value:
+def state_bytes_per_sequence(state: StateMixer, activation_bytes: Value, tp: int = 1, drafts: int = 0) -> Value:
     """Return the bytes that one GPU keeps per sequence for one recurrent layer [B].
 
-    H·N·P elements of state, and the last K − 1 inputs of the convolution's 2·G·N + H·P channels (vllm/model_executor/layers/mamba/
-    mamba_utils.py, ``MambaStateShapeCalculator``).
+    H·N·P elements of state, and the last K − 1 inputs of the convolution's 2·G·N + H·P channels, as many more as there are ``drafts``
+    to verify in a step (vllm/model_executor/layers/mamba/mamba_utils.py, ``MambaStateShapeCalculator``).
     """
     share = state_share(state, tp)
     recurrent = share.heads * state.key_dim * state.value_dim * (state.state_bytes or activation_bytes)
-    return recurrent + (state.conv_kernel - 1) * share.conv_width * activation_bytes
+    return recurrent + (state.conv_kernel - 1 + drafts) * share.conv_width * activation_bytes
 
 
 def state_bytes(arch: Architecture, activation_bytes: float = 2.0, tp: int = 1) -> Value:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from costmodel.equations.numerics import Value, maximum, minimum
 from costmodel.equations.parameters import AttentionKernel, MixedTiles
-from costmodel.equations.work import LocalChunks, Work, attended_pairs
+from costmodel.equations.work import Work, attended_pairs, widest
 
 
 class MixedSeconds(NamedTuple):
@@ -62,8 +62,7 @@ def mixed_seconds(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> Mix
         waves = tiles.heads_per_unit * blocks
         before, growth = c * here, q
         longest = before + growth
-        if window is not None:
-            width = window.size if isinstance(window, LocalChunks) else window
+        if (width := widest(window)) is not None:
             before, growth = minimum(c, width) * here, minimum(q, width)
             longest = minimum(c * here + q, width)
         mean = waves * attended_pairs(q, c, window) / maximum(q, 1)
@@ -81,7 +80,8 @@ def mixed_seconds(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> Mix
     read = work.decode_kv[window]
     tile_time = decode_tiles * (tiles.tile + tiles.empty_tile * most)
     reading = kernel.kv_bytes_per_token * read / (rate.bandwidth_efficiency * rate.bandwidth)
-    serving = maximum(per_key * tiles.heads_per_unit * read, kernel.flops_per_kv_token * read / rate.peak)
+    attended = read if work.decode_pairs is None else work.decode_pairs[window]
+    serving = maximum(per_key * tiles.heads_per_unit * read, kernel.flops_per_kv_token * attended / rate.peak)
     added = (beside - alone) + tile_time + maximum(serving, reading)
     added = maximum(added, per_key * read / maximum(work.decodes, 1) - alone)
     return MixedSeconds(alone, compute, memory, added, tile_time, serving, reading)

@@ -145,7 +145,8 @@ class Gemm:
         count: kernels of this shape in a step.
         rate: how fast it runs.
         per_row: True if it serves R rows (lm_head) instead of N tokens.
-        adapters: places for LoRA adapters; ``weight_bytes`` are then those of one, and min(adapters, R) of them are read. 0: no adapter.
+        adapters: places for LoRA adapters; ``weight_bytes`` are then those of one, and those that the sequences
+            of a step use are read, min(adapters, sequences). 0: no adapter.
     """
 
     name: str

@@ -93,7 +93,7 @@ def step_operators(parameters: Parameters, work: Work) -> list[OperatorTime[Any]
     operators = []
     for gemm in parameters.gemms:
         served = work.rows if gemm.per_row else tokens
-        weights = gemm.weight_bytes * (1 if is_zero(gemm.adapters) else minimum(gemm.adapters, work.rows))
+        weights = gemm.weight_bytes * (1 if is_zero(gemm.adapters) else minimum(gemm.adapters, work.sequences))
         operators.append(
             _kernel(
                 gemm.name,
@@ -220,7 +220,7 @@ def _touched(expert: ExpertGemm, served: Value, work: Work) -> Value:
     """Return the share of the experts' weights that is read; of several adapters, which share the tokens, the sum of their shares."""
     if is_zero(expert.adapters):
         return 1 - expert.idle_probability**served
-    active = minimum(expert.adapters, expert.replicas * work.rows)
+    active = minimum(expert.adapters, expert.replicas * work.sequences)
     return active * (1 - expert.idle_probability ** (served / active))
 
 
@@ -316,13 +316,16 @@ def _mixed_attention(kernel: AttentionKernel, tiles: MixedTiles, work: Work) -> 
 
 
 def _decode_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
-    """Plain: a kernel of C_w KV tokens. Split: KV bytes with padding, and a time that saturates with the mean context.
+    """Plain: a kernel of C_w KV tokens, and of more (query, key) pairs where drafted tokens are verified.
+
+    Split: KV bytes with padding, and a time that saturates with the mean context.
 
     Blocks: KV bytes with padding or, where a context stays on one multiprocessor, its keys one after another; and further kernels.
     """
     name, rate, split = f"decode_{kernel.name}{kernel.suffix}", kernel.decode_rate, kernel.decode_split
     read = work.decode_kv[kernel.window]
-    flops, moved = kernel.flops_per_kv_token * read, kernel.kv_bytes_per_token * read
+    pairs = read if work.decode_pairs is None else work.decode_pairs[kernel.window]
+    flops, moved = kernel.flops_per_kv_token * pairs, kernel.kv_bytes_per_token * read
     launches = kernel.count * minimum(work.decodes, 1)
     if split is None:
         return _kernel(name, "attention", flops, moved, launches, rate)
@@ -351,11 +354,13 @@ def _decode_attention(kernel: AttentionKernel, work: Work) -> OperatorTime[Any]:
 def _recurrent(state: StateKernel, work: Work) -> list[OperatorTime[Any]]:
     """Recurrent layers: one kernel that scans the prompts in chunks, one that updates the states of decoding sequences.
 
-    Either reads and writes the state of each of its sequences once; the weights of the convolutions are read by whichever runs.
+    Either reads and writes the state of each of its sequences once; the weights of the convolutions are read by whichever runs. Where
+    drafted tokens are verified, a state is written after each of them, so that those refused can be taken back (vLLM:
+    ``fused_recurrent_gated_delta_rule`` with ``ssm_state_indices`` of 1 + k blocks).
     """
     operators = []
     if not is_zero(work.prefills):
-        tokens = work.tokens - work.decodes
+        tokens = work.tokens - work.decodes - work.drafted
         moved = state.state_bytes * work.prefills + state.io_bytes_per_token * tokens
         some = minimum(work.prefills, 1)
         moved = moved + state.weight_bytes * some
@@ -371,13 +376,14 @@ def _recurrent(state: StateKernel, work: Work) -> list[OperatorTime[Any]]:
         )
     if not is_zero(work.decodes):
         moved = (state.state_bytes + state.io_bytes_per_token) * work.decodes
+        moved = moved + (state.state_bytes / 2 + state.io_bytes_per_token) * work.drafted
         some = minimum(work.decodes, 1)
         moved = moved + state.weight_bytes * some
         operators.append(
             _kernel(
                 f"decode_{state.name}",
                 "attention",
-                state.decode_flops * work.decodes,
+                state.decode_flops * (work.decodes + work.drafted),
                 moved,
                 state.count * some,
                 state.decode_rate,

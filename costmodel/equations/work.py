@@ -43,6 +43,11 @@ def seen_tokens(context: Value, window: Window = None) -> Value:
     return minimum(context + 1, window)
 
 
+def widest(window: Window) -> int | None:
+    """Return the most tokens that a query sees; None for full attention."""
+    return window.size if isinstance(window, LocalChunks) else window
+
+
 def _chunks_start(position: Value, size: int) -> Value:
     """Return where the local chunk of a position begins: w·⌊p/w⌋."""
     return -(size * ceil(-1 * position / size))
@@ -60,11 +65,13 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Decodes:
-    """Sequences that each decode one token at the same context."""
+    """Sequences that each decode at the same context: one token, or several rows where drafted tokens are verified."""
 
     count: Value
     context: Value
     """Tokens in the KV cache before the step."""
+    queries: Value = 1
+    """New tokens of each sequence in the step: 1, or 1 + k with k drafted tokens to verify."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +80,15 @@ class Work:
 
     Attributes:
         tokens: N = Σ q_i [tokens].
-        rows: R, sequences scheduled = rows through lm_head (also for partial chunks, as vLLM does) [rows].
+        rows: R, rows through lm_head: one for every sequence scheduled (also for partial chunks, as vLLM does), and one for every
+            drafted token that is verified [rows].
         prefills: prefill chunks in the step.
         decodes: D, decoding sequences.
         pairs: A_w per window, attended (query, key) pairs of all prefill chunks [pairs].
         prefill_kv: C_p per window, KV tokens that the prefill chunks read, their own included [tokens].
         decode_kv: C_w per window, KV tokens that the decoding sequences read, their own included [tokens].
+        decode_pairs: per window, attended (query, key) pairs of the decoding sequences; None where each has one query, so that they are
+            those of ``decode_kv`` [pairs].
     """
 
     tokens: Value
@@ -90,6 +100,14 @@ class Work:
     decode_kv: dict[Window, Value]
     chunks: tuple[Chunk, ...] = field(default=(), compare=False)
     """The chunks themselves, for forms that depend on the longest of them."""
+    decode_pairs: dict[Window, Value] | None = None
+    drafted: Value = 0
+    """Rows of the decoding sequences beyond one each: drafted tokens that are verified [tokens]."""
+
+    @property
+    def sequences(self) -> Value:
+        """Sequences in the step, however many rows each has."""
+        return self.prefills + self.decodes
 
 
 def attended_pairs(tokens: Value, cached: Value, window: Window = None) -> Value:
@@ -129,8 +147,17 @@ def chunk_kv(tokens: Value, cached: Value, window: Window = None) -> Value:
 
 
 def decode_kv(decodes: Decodes, window: Window = None) -> Value:
-    """Return the KV tokens that decoding sequences read: count·min(context + 1, w)."""
-    return decodes.count * seen_tokens(decodes.context, window)
+    """Return the KV tokens that decoding sequences read: count·min(context + 1, w); with q queries each count·(min(context, w − 1) + q).
+
+    The rows of one sequence share what they read: its K and V come from memory once, however many tokens are verified.
+    """
+    if _one_query(decodes):
+        return decodes.count * seen_tokens(decodes.context, window)
+    return decodes.count * chunk_kv(decodes.queries, decodes.context, window)
+
+
+def _one_query(decodes: Decodes) -> bool:
+    return isinstance(decodes.queries, int) and decodes.queries == 1
 
 
 def longest_kv(chunks: Iterable[Chunk], window: Window = None) -> Value:
@@ -138,8 +165,8 @@ def longest_kv(chunks: Iterable[Chunk], window: Window = None) -> Value:
     longest: Value = None
     for chunk in chunks:
         seen = (chunk.cached + chunk.tokens) * minimum(chunk.tokens, 1)
-        if window is not None:
-            seen = minimum(seen, window.size if isinstance(window, LocalChunks) else window)
+        if (width := widest(window)) is not None:
+            seen = minimum(seen, width)
         longest = seen if longest is None else maximum(longest, seen)
     return 0 if longest is None else longest
 
@@ -160,10 +187,22 @@ def make_work(
     prefilled = total(chunk.tokens for chunk in chunks)
     prefills = total(minimum(chunk.tokens, 1) for chunk in chunks)
     decoding = total(group.count for group in decodes)
+    windows = tuple(windows)
     pairs, prefill_kv, read_kv = {}, {}, {}
     for window in windows:
         pairs[window] = total(attended_pairs(chunk.tokens, chunk.cached, window) for chunk in chunks)
         prefill_kv[window] = total(chunk_kv(chunk.tokens, chunk.cached, window) for chunk in chunks)
         read_kv[window] = total(decode_kv(group, window) for group in decodes)
-    rows = prefills + decoding
-    return Work(prefilled + decoding, rows, prefills, decoding, pairs, prefill_kv, read_kv, tuple(chunks))
+    if all(map(_one_query, decodes)):
+        rows = prefills + decoding
+        return Work(prefilled + decoding, rows, prefills, decoding, pairs, prefill_kv, read_kv, tuple(chunks))
+    verified = total(group.count * group.queries for group in decodes)
+    attended = {
+        window: total(group.count * attended_pairs(group.queries, group.context, window) for group in decodes)
+        for window in windows
+    }
+    rows = prefills + verified
+    drafted = verified - decoding
+    return Work(
+        prefilled + verified, rows, prefills, decoding, pairs, prefill_kv, read_kv, tuple(chunks), attended, drafted
+    )

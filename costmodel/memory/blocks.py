@@ -6,7 +6,7 @@ of one group. Source: vllm/v1/core/kv_cache_utils.py (0.32), ``get_kv_cache_grou
 A recurrent layer keeps a state per sequence instead. It takes a block of the same pool, so blocks are made long enough for one: multiples
 of the block size until a block of an attention layer is as large as a state, which is padded to it (``_align_hybrid_block_size`` of
 vllm/platforms/interface.py). With prefix caching, vLLM's default, a sequence has two such blocks: its state, and the one it began the block
-with (``MambaSpec.max_memory_usage_bytes``, cache mode ``align``).
+with (``MambaSpec.max_memory_usage_bytes``, cache mode ``align``); and one more for each drafted token (``num_speculative_blocks``).
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def stage_kv_bytes(deployment: Deployment, stage: int) -> float:
 
 
 @lru_cache(maxsize=1024)
-def kv_groups(deployment: Deployment, block_tokens: int = BLOCK_TOKENS, hybrid: bool = True) -> tuple[KvGroup, ...]:
+def kv_groups(
+    deployment: Deployment, block_tokens: int = BLOCK_TOKENS, hybrid: bool = True, drafts: int = 0
+) -> tuple[KvGroup, ...]:
     """Return vLLM's groups of the layers of a whole model.
 
     One group where all layers have the same window, or the hybrid allocator is off. Else pages are made equal (a smaller page gets more
@@ -100,7 +102,7 @@ def kv_groups(deployment: Deployment, block_tokens: int = BLOCK_TOKENS, hybrid: 
             each = layer_kv_bytes(kind.attention, deployment.kv_bytes, tp)
             tokens_of.append((number, kind.attention.window if hybrid else None, float(each)))
         if kind.state is not None:
-            size = state_bytes_per_sequence(kind.state, deployment.activation_bytes, tp)
+            size = state_bytes_per_sequence(kind.state, deployment.activation_bytes, tp, drafts)
             states.append((number, float(size)))
     if states:
         block_tokens = _stretched(deployment, block_tokens, tokens_of, max(size for _, size in states))
@@ -114,7 +116,7 @@ def kv_groups(deployment: Deployment, block_tokens: int = BLOCK_TOKENS, hybrid: 
         tokens = block_tokens * (largest // page) if largest % page == 0 else block_tokens
         buckets.setdefault((window, tokens, 0), []).append(number)
     if states:
-        buckets[None, block_tokens, STATE_BLOCKS] = [number for number, _ in states]
+        buckets[None, block_tokens, STATE_BLOCKS + drafts] = [number for number, _ in states]
     counts = [len(numbers) for numbers in buckets.values()]
     size = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
     groups = []

@@ -37,6 +37,22 @@ SGLANG_LARGEST = (16384, 512)
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """What each GPU of the last pipeline stage holds beside the model, such as a draft [B]."""
+
+    weights: float = 0.0
+    kv_per_token: float = 0.0
+    """Cached for every token."""
+    tokens: int = 0
+    """Tokens that every decoding sequence has room for beyond its next one."""
+    drafts: int = 0
+    """Tokens that are drafted for a sequence in a pass: recurrent layers keep a state after each of them."""
+
+
+NOTHING = Beside()
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSettings:
     """What an engine is told, defaults filled in.
 
@@ -50,6 +66,7 @@ class EngineSettings:
         eager: no CUDA graphs.
         kv_cache_bytes: the KV cache if it is given and not worked out [B].
         hybrid: whether windowed layers keep only their window.
+        beside: what is held beside the model.
     """
 
     engine: str
@@ -61,6 +78,7 @@ class EngineSettings:
     eager: bool = False
     kv_cache_bytes: int | None = None
     hybrid: bool = True
+    beside: Beside = NOTHING
 
     @property
     def in_flight(self) -> Value:
@@ -88,6 +106,8 @@ def stage_budget(deployment: Deployment, stage: int, settings: EngineSettings) -
     """Return how ``settings.engine`` divides a GPU of a pipeline stage."""
     total = deployment.profile.memory_visible.value
     weights = loaded_weight_bytes(deployment, stage)
+    if stage == deployment.pp - 1:
+        weights += settings.beside.weights
     kinds = tuple(deployment.architecture.kinds[index] for index in sorted(set(stage_patterns(deployment)[stage])))
     last = stage == deployment.pp - 1
     if settings.engine == "sglang":

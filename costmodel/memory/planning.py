@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from costmodel.architecture.counts import ParameterRow
 from costmodel.checks import choice, positive, whole
 from costmodel.deployment import Deployment, deploy
 from costmodel.documents import GpuInfo
-from costmodel.engine import VLLM_VERSION
+from costmodel.engine import GIB, VLLM_VERSION
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.shipped import ENGINES
 from costmodel.memory.advice import advise
-from costmodel.memory.blocks import stage_kv_bytes
+from costmodel.memory.blocks import KvGroup, stage_kv_bytes
 from costmodel.memory.capacity import Capacity, capacity_of
 from costmodel.memory.documents import EngineFlags, MemoryPlan, MemoryPlanInfo, StageMemory, WeightsRow
 from costmodel.memory.engines import EngineSettings, default_settings
@@ -48,6 +50,8 @@ def plan_memory(
     enforce_eager: bool = False,
     hybrid_kv_cache: bool = True,
     kv_cache_memory_bytes: int | None = None,
+    draft_model: str | None = None,
+    speculative_tokens: int | None = None,
 ) -> MemoryPlan:
     """Plan the memory of one GPU: weights, activations, KV cache, and how many sequences fit.
 
@@ -64,6 +68,8 @@ def plan_memory(
         hybrid_kv_cache: False where windowed layers keep every token.
         kv_cache_memory_bytes: size of the KV cache, if it is set and not worked out (``--kv-cache-memory-bytes``,
             ``VLLM_CPU_KVCACHE_SPACE`` on a CPU) [B].
+        draft_model: of speculative decoding, held beside the model: ``eagle``, ``eagle3``, ``mtp``, ``ngram`` or another model.
+        speculative_tokens: that are drafted per pass; recurrent layers keep a state for each.
 
     Returns:
         The frozen document ``costmodel.plan/1``; its ``memory.fits`` says whether the engine would start.
@@ -88,6 +94,7 @@ def plan_memory(
         "kv_cache_memory_bytes": kv_cache_memory_bytes,
     }  # fmt: skip
     settings, longest = make_settings(deployment, **flags)
+    settings = _with_draft(deployment, settings, draft_model, speculative_tokens)
     plan = _document(deployment, settings, longest, made := capacity_of(deployment, settings, longest))
     if plan.memory.fits:
         return plan
@@ -99,9 +106,25 @@ def plan_memory(
             told, length = make_settings(other, **(flags | {key: changed[key] for key in changed if key in flags}))
         except InputError:
             return None
+        told = _with_draft(other, told, draft_model, speculative_tokens)
         return _document(other, told, length, capacity_of(other, told, length))
 
     return plan.model_copy(update={"advice": advise(deployment, settings, made, again)})
+
+
+def _with_draft(
+    deployment: Deployment, settings: EngineSettings, draft_model: str | None, tokens: int | None
+) -> EngineSettings:
+    """Return the settings with what a draft holds beside the model."""
+    if draft_model is None and tokens is None:
+        return settings
+    if draft_model is None:
+        raise InputError("speculative-tokens are those of a draft: give --draft-model as well")
+    from costmodel.speculation.acceptance import MOST_TOKENS
+    from costmodel.speculation.drafts import make_draft
+
+    drafts = 0 if tokens is None else whole(tokens, "speculative-tokens", 1, MOST_TOKENS)
+    return replace(settings, beside=replace(make_draft(draft_model, deployment).beside, drafts=drafts))
 
 
 def make_settings(
@@ -167,6 +190,26 @@ def _block_tokens(settings: EngineSettings, made: Capacity) -> int:
     return min(group.block_tokens for group in made.groups)
 
 
+def _weight_rows(deployment: Deployment, stage: int, settings: EngineSettings) -> list[ParameterRow]:
+    """Return the weights on a GPU of a stage, those of a draft in a row of their own."""
+    rows = list(loaded_weight_rows(deployment, stage))
+    if settings.beside.weights and stage == deployment.pp - 1:
+        size, each = settings.beside.weights, deployment.activation_bytes
+        rows.append(ParameterRow("draft", size / each, deployment.activation_dtype, size))
+    return rows
+
+
+def _draft_note(settings: EngineSettings, groups: Sequence[KvGroup]) -> tuple[str, ...]:
+    """Say what a draft holds, and what is not known of it; nothing where there is none."""
+    beside = settings.beside
+    if not beside.weights:
+        return ()
+    held = f"weights include {beside.weights / GIB:.2f} GiB of the draft, and the KV cache {beside.kv_per_token:,.0f} B of it per token"
+    if beside.drafts or not any(group.states for group in groups):
+        return (held,)
+    return held, "recurrent layers keep one more state for each drafted token: --speculative-tokens counts them"
+
+
 def _document(deployment: Deployment, settings: EngineSettings, longest: int, made: Capacity) -> MemoryPlan:
     concurrency = made.blocks / made.per_sequence
     by_concurrency = settings.engine == "vllm" and settings.rules.tokens_by_concurrency
@@ -181,7 +224,8 @@ def _document(deployment: Deployment, settings: EngineSettings, longest: int, ma
         non_torch_bytes=budget.non_torch,
         cuda_graph_bytes=budget.cuda_graphs,
         kv_available_bytes=budget.available,
-        kv_bytes_per_token=stage_kv_bytes(deployment, stage),
+        kv_bytes_per_token=stage_kv_bytes(deployment, stage)
+        + settings.beside.kv_per_token * (stage == deployment.pp - 1),
         kv_blocks=made.blocks,
         kv_block_tokens=_block_tokens(settings, made),
         kv_groups=len(made.groups),
@@ -217,7 +261,7 @@ def _document(deployment: Deployment, settings: EngineSettings, longest: int, ma
         memory=memory,
         weights=tuple(
             WeightsRow(module=row.module, format=row.format, bytes=float(row.bytes))
-            for row in loaded_weight_rows(deployment, stage)
+            for row in _weight_rows(deployment, stage, settings)
         ),
         stages=tuple(
             StageMemory(
@@ -234,6 +278,6 @@ def _document(deployment: Deployment, settings: EngineSettings, longest: int, ma
         ),
         log=log_lines(deployment, flags, memory),
         binds=binding(flags, memory),
-        notes=(*deployment.notes, *notes),
+        notes=(*deployment.notes, *_draft_note(settings, made.groups), *notes),
         warnings=warnings,
     )

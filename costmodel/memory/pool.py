@@ -60,7 +60,7 @@ class Pool:
 
     def stream(self, context: Value) -> Value:
         """Return the blocks of a sequence that decodes at ``context``, its next token included."""
-        return sequence_blocks(self.groups, context + 1, self.settings.rules.in_flight)
+        return sequence_blocks(self.groups, context + 1 + self.settings.beside.tokens, self.settings.rules.in_flight)
 
     def prompt(self, tokens: Value) -> Value:
         """Return the blocks of a prompt being prefilled, and of the first token of its answer."""
@@ -82,11 +82,17 @@ class Pool:
 def pool_of(deployment: Deployment, settings: EngineSettings) -> Pool:
     """Return the KV cache that an engine makes of its memory."""
     budgets = tuple(stage_budget(deployment, stage, settings) for stage in range(deployment.pp))
-    groups = kv_groups(deployment, settings.block_tokens, settings.hybrid and settings.engine == "vllm")
+    hybrid = settings.hybrid and settings.engine == "vllm"
+    groups = kv_groups(deployment, settings.block_tokens, hybrid, settings.beside.drafts)
     sizes, first = [], 0
     for pattern in stage_patterns(deployment):
         sizes.append(_block_bytes(deployment, settings, stage_groups(groups, first, len(pattern))))
         first += len(pattern)
+    # What is cached beside the model is cached for every token, so it makes a block of each group that keeps them all larger, and as all
+    # groups take blocks of one size, every block.
+    keeping = [group for group in groups if group.keeps_all] or groups
+    tokens = min(group.block_tokens for group in keeping)
+    sizes[-1] += round(settings.beside.kv_per_token * tokens / len(keeping))
     held = tuple(maximum(budget.available, 0.0) // size for budget, size in zip(budgets, sizes, strict=True))
     blocks = held[0]
     for others in held[1:]:

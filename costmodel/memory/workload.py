@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from costmodel.deployment import Deployment
 from costmodel.memory.blocks import stage_kv_bytes
+from costmodel.memory.engines import NOTHING, Beside
 from costmodel.memory.pool import pool_of, workload_settings
 
 
@@ -43,6 +44,7 @@ def memory_of(
     token_budget: int,
     max_num_seqs: int | None = None,
     block_tokens: int | None = None,
+    beside: Beside = NOTHING,
 ) -> Memory:
     """Return the memory of the fullest GPU for ``streams`` at ``context`` beside ``prompts`` prompts of ``prompt`` tokens.
 
@@ -54,8 +56,9 @@ def memory_of(
         max_num_seqs: sequences that the engine is set to, for the sampler's peak; by default those it takes on this GPU, at least
             as many as there are.
         block_tokens: tokens per KV block; vLLM's on this part by default.
+        beside: what is held beside the model.
     """
-    settings = workload_settings(deployment, token_budget, streams + prompts, max_num_seqs)
+    settings = replace(workload_settings(deployment, token_budget, streams + prompts, max_num_seqs), beside=beside)
     if block_tokens is not None:
         settings = replace(settings, block_tokens=block_tokens)
     pool = pool_of(deployment, settings)
@@ -68,7 +71,7 @@ def memory_of(
             cuda_graph_bytes=budget.cuda_graphs,
             usable_bytes=budget.usable,
             kv_available_bytes=budget.available,
-            kv_bytes_per_token=stage_kv_bytes(deployment, stage),
+            kv_bytes_per_token=stage_kv_bytes(deployment, stage) + beside.kv_per_token * (stage == deployment.pp - 1),
             kv_tokens=int(pool.tokens),
             kv_needed_bytes=float(needed * pool.block_bytes[stage]),
             kv_blocks=int(pool.usable),

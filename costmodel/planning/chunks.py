@@ -45,6 +45,7 @@ from costmodel.planning.steady import (
     longest_gap_s,
     mean_gap_s,
     ttft_s,
+    with_prefix,
 )
 from costmodel.planning.trusting import interval_numbers, outside
 from costmodel.rungs import MAX_STEPS
@@ -66,6 +67,7 @@ def plan_chunk(
     every: float = 10.0,
     prompts: int = 1,
     multiple: int = MULTIPLE,
+    cached_prefix: int = 0,
     confirm: bool = True,
     **server: Unpack[PlanOptions],
 ) -> ChunkPlan:
@@ -82,6 +84,7 @@ def plan_chunk(
         itl: limit on every gap of a stream [s].
         ttft: limit on the TTFT of a prompt that comes at the worst moment [s]; None for none.
         multiple: of which the recommended budget is one.
+        cached_prefix: tokens of each prompt that the prefix cache has.
         confirm: simulate the answer and the next multiple as well.
         server: model, GPU and flags (:class:`~costmodel.planning.serving.PlanOptions`).
 
@@ -95,7 +98,7 @@ def plan_chunk(
         raise InputError("give a limit on the gaps between tokens: itl, in seconds (--itl-ms)")
     asked: dict[str, Any] = {
         "prompt": prompt, "streams": streams, "context": context, "itl": itl, "ttft": ttft, "every": every, "prompts": prompts,
-        "multiple": multiple,
+        "multiple": multiple, "cached_prefix": cached_prefix,
     }  # fmt: skip
 
     def again(name: str, value: Any) -> ChunkPlan:
@@ -116,24 +119,27 @@ def _plan(
     every: float,
     prompts: int,
     multiple: int,
+    cached_prefix: int,
     confirm: bool,
     server: PlanOptions,
 ) -> ChunkPlan:
     """Answer :func:`plan_chunk`."""
-    load = checked(streams, context, prompt, prompts, every)
+    load = with_prefix(checked(streams, context, prompt, prompts, every, cached_prefix))
     slo = limits_of(True, itl=itl, ttft=ttft)
     step = whole(multiple, "multiple", 1)
-    site = make_site(server, load.prompt, {"itl": 0, "ttft": 0, "every": 0, "prompts": 0, "multiple": 0})
-    if step_count(load.prompt, load.prompts, step - load.streams % step) > MAX_STEPS:
+    site = make_site(
+        server, load.prompt, {"itl": 0, "ttft": 0, "every": 0, "prompts": 0, "multiple": 0, "cached_prefix": 0}
+    )
+    if step_count(load.new, load.prompts, step - load.streams % step) > MAX_STEPS:
         raise InputError(
-            f"{load.prompt:,} tokens of prompt in chunks of {step} are more than {MAX_STEPS:,} steps; use a larger multiple"
+            f"{load.new:,} tokens of prompt in chunks of {step} are more than {MAX_STEPS:,} steps; use a larger multiple"
         )
     asked = _Question(site, load, slo, step)
     found = asked.best()
     nowhere = found.binding in ("kv_memory", "max_model_len") and found.budget is None
     workload: dict[str, str | int | float | bool | None] = {
         "kind": "interference", "prompt_tokens": load.prompt, "prompts": load.prompts, "streams": load.streams,
-        "context_tokens": load.context, "every_s": load.every,
+        "context_tokens": load.context, "every_s": load.every, "cached_prefix_tokens": load.cached,
     }  # fmt: skip
     common: dict[str, Any] = {
         **head(site), "workload": workload, "limits": slo, "multiple": step, "points": () if nowhere else asked.points(found.budget),
@@ -290,7 +296,7 @@ class _Question:
         ``seconds`` is a time that the prompts may take at most: of as many decode steps as fit into it, each takes a chunk at least.
         """
         load = self.load
-        chunk = math.ceil(load.prompt * load.prompts * decode_s(self.site.clock, load) / seconds)
+        chunk = math.ceil(load.new * load.prompts * decode_s(self.site.clock, load) / seconds)
         return first_that(holds, load.streams + max(chunk, 1), self.top)
 
     def _no_memory(self) -> _Found:
@@ -386,7 +392,7 @@ class _Question:
                     max_num_batched_tokens=budget,
                     itl_s=self.gap(budget),
                     ttft_s=decode_s(clock, load) + drain_s(clock, load, budget),
-                    chunks=step_count(load.prompt, load.prompts, budget - load.streams),
+                    chunks=step_count(load.new, load.prompts, budget - load.streams),
                     keeps_up=self.keeps_up(budget),
                 )
             )

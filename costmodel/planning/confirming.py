@@ -35,6 +35,7 @@ def interference_numbers(site: Site, load: Steady, budget: int | None) -> dict[s
             first=every / 2,
             duration=PERIODS * every,
             prompts=load.prompts or 1,
+            cached_prefix=load.cached if load.prompts else 0,
             **site.simulated(chunk=budget, max_num_seqs=None, kv_tokens=site.options.get("kv_tokens") or ENDLESS),
         )
     except InputError:  # a load that the server does not even take

@@ -14,7 +14,7 @@ from costmodel.planning.documents import Advice, Bound, Checked, SizePlan, Slo
 from costmodel.planning.fitting_in import needed_blocks, no_room, to_start
 from costmodel.planning.refused_sizes import refused
 from costmodel.planning.serving import PlanOptions, Site, make_site, room
-from costmodel.planning.steady import Steady, checked, keeps_up, longest_gap_s, mean_gap_s, ttft_s
+from costmodel.planning.steady import Steady, checked, keeps_up, longest_gap_s, mean_gap_s, ttft_s, with_prefix
 from costmodel.planning.trusting import interval_numbers, outside
 from costmodel.rungs import MAX_STEPS
 from costmodel.simulation.options import ONE_STEP
@@ -44,6 +44,7 @@ def plan_batch(
     prompt: int | None = None,
     every: float = 10.0,
     chunk: int | str | None = None,
+    cached_prefix: int = 0,
     confirm: bool = True,
     **server: Unpack[PlanOptions],
 ) -> SizePlan:
@@ -60,6 +61,7 @@ def plan_batch(
         itl, tpot: limits [s]; None for none. Without either, memory and flags bind.
         prompt, every: a long prompt that comes among them, and how often; None for none [tokens, s].
         chunk: token budget; None for the prompt in one step, or without a prompt vLLM's default (``"engine"``).
+        cached_prefix: tokens of the prompt that the prefix cache has.
         confirm: simulate the answer and one more as well.
         server: model, GPU and flags (:class:`~costmodel.planning.serving.PlanOptions`).
 
@@ -72,7 +74,7 @@ def plan_batch(
     choice(unknown, ("streams", "context"), "unknown")
     asked: dict[str, Any] = {
         "context": context, "unknown": unknown, "streams": streams, "itl": itl, "tpot": tpot, "prompt": prompt, "every": every,
-        "chunk": chunk,
+        "chunk": chunk, "cached_prefix": cached_prefix,
     }  # fmt: skip
     return _verified(_batch, asked, confirm, server)
 
@@ -95,19 +97,26 @@ def _batch(
     prompt: int | None,
     every: float,
     chunk: int | str | None,
+    cached_prefix: int,
     confirm: bool,
     server: PlanOptions,
 ) -> SizePlan:
     """Answer :func:`plan_batch`."""
-    load = checked(streams, context, 1 if prompt is None else prompt, 1, every)
+    load = checked(streams, context, 1 if prompt is None else prompt, 1, every, cached_prefix)
     if prompt is None:
+        if load.prefix:
+            raise InputError("a cached prefix is that of a prompt: give --prompt as well")
         load = replace(load, prompt=0, prompts=0)
+    else:
+        with_prefix(load)
     site = make_site(server, load.prompt or 1, _NAMES_OF_BATCH)
     question = _Question("batch", unknown, site, load, limits_of(False, itl=itl, tpot=tpot), chunk)
     return question.answer(confirm)
 
 
-_NAMES_OF_BATCH = dict.fromkeys(("context", "unknown", "streams", "itl", "tpot", "prompt", "every", "chunk", "confirm"))
+_NAMES_OF_BATCH = dict.fromkeys(
+    ("context", "unknown", "streams", "itl", "tpot", "prompt", "every", "chunk", "cached_prefix", "confirm")
+)
 
 
 def plan_prompt(
@@ -118,6 +127,7 @@ def plan_prompt(
     ttft: float | None = None,
     every: float | None = None,
     chunk: int | str | None = None,
+    cached_prefix: int = 0,
     confirm: bool = True,
     **server: Unpack[PlanOptions],
 ) -> SizePlan:
@@ -131,6 +141,7 @@ def plan_prompt(
         itl, ttft: limits [s]; None for none.
         every: time from one such prompt to the next; None for prompts that are rare [s].
         chunk: token budget; None for the prompt in one step, ``"engine"`` for vLLM's default.
+        cached_prefix: tokens at its beginning that the prefix cache has; of a prompt no longer than that, the last one is computed.
         confirm: simulate the answer and one more as well.
         server: model, GPU and flags (:class:`~costmodel.planning.serving.PlanOptions`).
 
@@ -147,6 +158,7 @@ def plan_prompt(
         "ttft": ttft,
         "every": every,
         "chunk": chunk,
+        "cached_prefix": cached_prefix,
     }
     return _verified(_prompt, asked, confirm, server)
 
@@ -158,12 +170,14 @@ def _prompt(
     ttft: float | None,
     every: float | None,
     chunk: int | str | None,
+    cached_prefix: int,
     confirm: bool,
     server: PlanOptions,
 ) -> SizePlan:
     """Answer :func:`plan_prompt`."""
-    load = checked(streams, context, 1, 1, RARE if every is None else every)
-    site = make_site(server, 1, dict.fromkeys(("streams", "context", "itl", "ttft", "every", "chunk", "confirm")))
+    load = checked(streams, context, 1, 1, RARE if every is None else every, cached_prefix)
+    names = ("streams", "context", "itl", "ttft", "every", "chunk", "cached_prefix", "confirm")
+    site = make_site(server, 1, dict.fromkeys(names))
     if site.info.rung == "fixed":
         raise InputError("prefill_s is the time of a prompt of one length; the longest prompt needs a model and a GPU")
     return _Question("prompt", "prompt", site, load, limits_of(False, itl=itl, ttft=ttft), chunk).answer(confirm)
@@ -289,7 +303,7 @@ class _Question:
         workload: dict[str, str | int | float | bool | None] = {
             "kind": "interference" if load.prompts else "decode", "streams": load.streams, "context_tokens": load.context,
             "prompt_tokens": load.prompt if load.prompts else None, "every_s": load.every if load.prompts else None,
-            "chunk_tokens": self.chunk,
+            "chunk_tokens": self.chunk, "cached_prefix_tokens": load.prefix if load.prompts else None,
         }  # fmt: skip
         workload[{"context": "context_tokens", "prompt": "prompt_tokens"}.get(self.unknown, self.unknown)] = None
         if load.every == RARE:
@@ -350,7 +364,7 @@ class _Question:
             "tpot": mean if mean < float("inf") else None,
             "ttft": ttft_s(clock, load, budget) if load.prompts else None,
         }
-        if load.prompts and step_count(load.prompt, load.prompts, budget - load.streams) > MAX_STEPS:
+        if load.prompts and step_count(load.new, load.prompts, budget - load.streams) > MAX_STEPS:
             confirm = False
         return Checked(
             value=number,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from costmodel.checks import MAX_SECONDS, positive, whole
 from costmodel.equations.work import Chunk, seen_tokens
+from costmodel.hardware.errors import InputError
 from costmodel.simulation.clock import Clock, decode_alike
 from costmodel.spike import mixed_steps, step_count, tallest_candidates, visibility
 
@@ -24,6 +25,7 @@ class Steady:
         streams, context: that decode, and tokens that each has in the KV cache.
         prompt, prompts: tokens of a long prompt, and how many come at once; 0 prompts for none.
         every: seconds from one to the next.
+        prefix: tokens of each prompt that the prefix cache has, as far as that leaves a token to compute.
     """
 
     streams: int
@@ -31,14 +33,25 @@ class Steady:
     prompt: int = 0
     prompts: int = 0
     every: float = 10.0
+    prefix: int = 0
+
+    @property
+    def cached(self) -> int:
+        """Tokens of each prompt that are not computed."""
+        return max(min(self.prefix, self.prompt - 1), 0)
+
+    @property
+    def new(self) -> int:
+        """Tokens of each prompt that are computed."""
+        return self.prompt - self.cached
 
     @property
     def one_step(self) -> int:
         """Token budget that takes the prompts in one step beside the streams."""
-        return self.prompt * self.prompts + self.streams
+        return self.new * self.prompts + self.streams
 
 
-def checked(streams: int, context: int, prompt: int, prompts: int, every: float) -> Steady:
+def checked(streams: int, context: int, prompt: int, prompts: int, every: float, prefix: int = 0) -> Steady:
     """Return a load, or raise :class:`InputError` for a number that cannot be."""
     return Steady(
         whole(streams, "streams", 1, 1_000_000),
@@ -46,7 +59,18 @@ def checked(streams: int, context: int, prompt: int, prompts: int, every: float)
         whole(prompt, "prompt", 1),
         whole(prompts, "prompts", 1, 4096),
         positive(every, "every", MAX_SECONDS),
+        whole(prefix, "cached-prefix", 0),
     )
+
+
+def with_prefix(load: Steady) -> Steady:
+    """Return a load whose cached prefix leaves something of its prompts, or raise :class:`InputError`."""
+    if load.prefix >= load.prompt:
+        raise InputError(
+            f"a cached prefix of {load.prefix:,} tokens leaves nothing of a prompt of {load.prompt:,}: its last token is computed in any "
+            f"case; use at most {load.prompt - 1}"
+        )
+    return load
 
 
 def decode_s(clock: Clock, load: Steady) -> float:
@@ -71,18 +95,18 @@ def longest_gap_s(clock: Clock, load: Steady, budget: int) -> float:
     decode = decode_s(clock, load)
     if not load.prompts:
         return decode
-    steps = tallest_candidates(load.prompt, load.prompts, budget - load.streams)
+    steps = tallest_candidates(load.prompt, load.prompts, budget - load.streams, load.cached)
     return max(decode, *(mixed_s(clock, load, chunks) for chunks in steps))
 
 
 def first_step_s(clock: Clock, load: Steady, budget: int) -> float:
     """Return the time of the first mixed step, which never falls with the budget, unlike the longest one [s]."""
-    return mixed_s(clock, load, next(mixed_steps(load.prompt, load.prompts, budget - load.streams)))
+    return mixed_s(clock, load, next(mixed_steps(load.prompt, load.prompts, budget - load.streams, load.cached)))
 
 
 def drain_s(clock: Clock, load: Steady, budget: int) -> float:
     """Return Σ T_mixed, the time of all steps of the prompts of one injection [s]."""
-    steps = mixed_steps(load.prompt, load.prompts, budget - load.streams)
+    steps = mixed_steps(load.prompt, load.prompts, budget - load.streams, load.cached)
     return math.fsum(mixed_s(clock, load, chunks) for chunks in steps)
 
 
@@ -96,7 +120,7 @@ def mean_gap_s(clock: Clock, load: Steady, budget: int) -> float:
     decode = decode_s(clock, load)
     if not load.prompts:
         return decode
-    steps = step_count(load.prompt, load.prompts, budget - load.streams)
+    steps = step_count(load.new, load.prompts, budget - load.streams)
     seen = visibility(drain_s(clock, load, budget), steps, decode, load.every)
     return math.inf if seen.overload else load.every / seen.gaps
 

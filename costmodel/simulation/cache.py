@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from costmodel.checks import whole
 from costmodel.deployment import Deployment
 from costmodel.hardware.errors import InputError
+from costmodel.memory import NOTHING, Beside
 from costmodel.memory.blocks import kv_blocks
 from costmodel.memory.pool import pool_of, workload_settings
 from costmodel.simulation import hints
@@ -61,6 +62,7 @@ def cache_of(
     settings: Settings,
     prompt: int,
     background: Background | None,
+    beside: Beside = NOTHING,
 ) -> Cache:
     """Return the KV cache: as it is given, or by the rule of :mod:`costmodel.memory.pool`.
 
@@ -70,6 +72,7 @@ def cache_of(
         settings: without the size of the cache and of the longest sequence.
         prompt: tokens of the longest prompt.
         background: what it must hold, or else it has no limit, and a warning says so.
+        beside: what is held beside the model.
 
     Raises:
         InputError: an option is out of range, or they contradict each other.
@@ -80,7 +83,7 @@ def cache_of(
         blocks = whole(given, "kv-tokens", 1, 10**12) // settings.block_tokens
         cache = Cache(replace(settings, kv_blocks=blocks + 1), blocks * settings.block_tokens, (), ())
     elif deployment is not None:
-        cache = _worked_out(options, deployment, settings, prompt, background)
+        cache = _worked_out(options, deployment, settings, prompt, background, beside)
     warnings = cache.warnings
     if longest is not None:
         longest = whole(longest, "max-model-len", 1)
@@ -94,13 +97,18 @@ def cache_of(
 
 
 def _worked_out(
-    options: ServerOptions, deployment: Deployment, settings: Settings, prompt: int, background: Background | None
+    options: ServerOptions,
+    deployment: Deployment,
+    settings: Settings,
+    prompt: int,
+    background: Background | None,
+    beside: Beside,
 ) -> Cache:
     """Return the KV cache that memory leaves; none where it is too small, and a warning."""
     load = background or Background(0, 0, 0, 0)
     places = None if background and options.get("max_num_seqs") is None else settings.max_num_seqs
     asked = workload_settings(deployment, settings.token_budget, load.streams + load.prompts, places)
-    pool = pool_of(deployment, replace(asked, block_tokens=settings.block_tokens))
+    pool = pool_of(deployment, replace(asked, block_tokens=settings.block_tokens, beside=beside))
     if pool.budgets[0].available <= 0:
         said = "the weights leave no room for a KV cache: simulated as if memory had no end; use more GPUs (--tp)"
         return Cache(settings, None, (), (said,))

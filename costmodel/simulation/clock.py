@@ -278,7 +278,7 @@ def _mixed_function(
         names += ["d", *(f"r{i}" for i in range(len(windows)))]
     seconds = [item.seconds for item in step_operators(parameters, _work(chunks, decodes, windows, reads))]
     lines = recorder.assignments(0, seconds)
-    made: Callable[..., float] = _compiled("mixed", names, [*lines, f"return {_sum(seconds)}"])
+    made: Callable[..., float] = compiled("mixed", names, [*lines, f"return {summed(seconds)}"])
     return made
 
 
@@ -293,10 +293,10 @@ def _decode_functions(parameters: Parameters, windows: Sequence[Window]) -> tupl
     body = recorder.assignments(1, late)
     used = {word for line in body for word in line.replace("(", " ").replace(")", " ").split()}
     kept = [name for name, _, stage in recorder.lines if stage == 0 and name in used] + ["d"]
-    prepared = [*recorder.assignments(0, [*early, *kept]), f"return ({_sum(early)}, {', '.join(kept)})"]
+    prepared = [*recorder.assignments(0, [*early, *kept]), f"return ({summed(early)}, {', '.join(kept)})"]
     names, steps = [f"r{i}" for i in range(len(windows))], [f"g{i}" for i in range(len(windows))]
     unpack = f"constant, {', '.join(kept)} = prepared"
-    step = f"constant + {_sum(late)}" if late else "constant"
+    step = f"constant + {summed(late)}" if late else "constant"
     grow = [f"{name} += {grown}" for name, grown in zip(names, steps, strict=True)]
 
     def loop(scheduled: str, before: list[str], results: list[str]) -> list[str]:
@@ -305,10 +305,10 @@ def _decode_functions(parameters: Parameters, windows: Sequence[Window]) -> tupl
         return [*head, *("    " + line for line in inside), f"return {', '.join([*results, *names])}"]
 
     return (
-        _compiled("prepare", ["d"], prepared),
-        _compiled("decode", ["prepared", *names], [unpack, *body, f"return {step}"]),
-        _compiled("run", ["now", "steps", "until", "prepared", *names, *steps], loop("now", [], ["now", "done"])),
-        _compiled(
+        compiled("prepare", ["d"], prepared),
+        compiled("decode", ["prepared", *names], [unpack, *body, f"return {step}"]),
+        compiled("run", ["now", "steps", "until", "prepared", *names, *steps], loop("now", [], ["now", "done"])),
+        compiled(
             "run",
             ["now", "steps", "until", "lag", "prepared", *names, *steps],
             loop("lag", ["lag = now"], ["now", "lag", "done"]),
@@ -316,13 +316,14 @@ def _decode_functions(parameters: Parameters, windows: Sequence[Window]) -> tupl
     )
 
 
-def _sum(values: Sequence[Any]) -> str:
+def summed(values: Sequence[Any]) -> str:
+    """Return the sum of recorded values and numbers as Python writes it."""
     known = sum(float(value) for value in values if not isinstance(value, Recorded))
     names = [value.text for value in values if isinstance(value, Recorded)]
     return " + ".join([*names, repr(known)] if known or not names else names)
 
 
-def _compiled(name: str, arguments: Sequence[str], lines: Sequence[str]) -> Any:
+def compiled(name: str, arguments: Sequence[str], lines: Sequence[str]) -> Any:
     """Return the function of these lines."""
     source = f"def {name}({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in lines)
     space: dict[str, Any] = {"ceil": lambda value: float(math.ceil(value))}

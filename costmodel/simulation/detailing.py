@@ -102,7 +102,9 @@ def details(simulate: Callable[..., Simulation], *arguments: Any, **options: Any
         raise InputError(f"details are of {names}, not of {shown(simulate)}")
     bound = inspect.signature(simulate).bind(*arguments, **options)
     bound.apply_defaults()
-    found = RUNS[simulate](*bound.arguments.values())
+    given = dict(bound.arguments)
+    by_name = {name: given.pop(name) for name in ("cached_prefix",) if name in given}
+    found = RUNS[simulate](*given.values(), **by_name)
     run = found.runs[-1]
     return Details(
         found.document,

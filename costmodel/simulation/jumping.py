@@ -47,6 +47,7 @@ class FlockBatch(Batch):
 def can_jump(settings: Settings) -> bool:
     """Tell whether the flock can be kept: every decoding request gets a token in every step, in any order."""
     plain = settings.scheduler != "vllm" or settings.policy != "fcfs" or settings.long_prefill_token_threshold > 0
+    plain = plain or settings.drafting is not None
     return not plain and settings.token_budget >= settings.max_num_seqs
 
 

@@ -10,6 +10,7 @@ from costmodel.checks import choice
 from costmodel.hardware.calibration import ENGINES, Calibration
 from costmodel.hardware.errors import InputError, nearest, shown, suggestion
 from costmodel.simulation.settings import DISAGGREGATED, SCHEDULERS
+from costmodel.speculation.asking import Speculation
 
 SimulatedRung = Literal["roofline", "calibrated"]
 RUNGS = ("roofline", "calibrated")
@@ -54,6 +55,11 @@ class ServerOptions(TypedDict, total=False):
     policy: str
     reserve_full_prompt: bool
     watermark: float
+    speculation: Speculation | None
+    """Speculative decoding (:class:`costmodel.Speculation`), its ``tokens`` named; steps are then scheduled in turns."""
+    acceptance_draw: str
+    """``random`` (seeded) or ``even``: every pass of a request gives as many tokens as the mean says, rests carried over."""
+    acceptance_seed: int
     scheduler: str | None
     """None for the engine's own: ``prefill-first`` for SGLang, which prefills what waits before it goes on decoding, else ``vllm``.
     ``disaggregated`` is a server for prefill and one for decode, or as many as ``pools`` says."""
@@ -80,6 +86,9 @@ ELSEWHERE = {
     "gpu_memory_utilization": "kv_tokens, the tokens that the KV cache holds",
     "num_gpu_blocks_override": "kv_tokens, the tokens that the KV cache holds",
     "kv_cache_dtype": "kv_dtype",
+    "speculative_config": "speculation=costmodel.Speculation(draft, tokens, acceptance)",
+    "num_speculative_tokens": "speculation=costmodel.Speculation(draft, tokens, acceptance)",
+    "draft_model": "speculation=costmodel.Speculation(draft, tokens, acceptance)",
     "tensor_parallel_size": "tp",
     "pp": "tp: pipeline stages are not simulated",
     "pipeline_parallel_size": "tp: pipeline stages are not simulated",

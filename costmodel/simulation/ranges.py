@@ -66,9 +66,9 @@ DECODE, MIXED = "decode", "longest mixed"
 
 
 def of_load(
-    fitted: Fitted | None, streams: int, context: float, prompt: int, budget: int, prompts: int = 1
+    fitted: Fitted | None, streams: int, context: float, prompt: int, budget: int, prompts: int = 1, cached: int = 0
 ) -> tuple[str, ...]:
     """Return the warnings of :meth:`Fitted.outside` for sequences that decode and prompts among them; none without a calibration."""
     if fitted is None:
         return ()
-    return fitted.outside(Load(prompt, prompts, min(streams, budget), round(context), budget, 1.0))
+    return fitted.outside(Load(prompt, prompts, min(streams, budget), round(context), budget, 1.0, cached))

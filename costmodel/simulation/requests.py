@@ -26,6 +26,7 @@ class Request:
             step, unless it is ``held``.
         held: its context does not grow: one of many chats at all stages, of which this is the mean.
         prefilled: its prompt was prefilled elsewhere: when its first token was given there; None for an ordinary request [s].
+        cached: leading tokens of its prompt whose K and V are there when it is first scheduled: a prefix that others keep in the cache.
     """
 
     arrival: float
@@ -38,6 +39,7 @@ class Request:
     standing: bool = False
     held: bool = False
     prefilled: float | None = None
+    cached: int = 0
 
 
 class Source(Protocol):

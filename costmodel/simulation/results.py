@@ -9,7 +9,10 @@ from typing import Literal
 from pydantic import Field
 
 from costmodel.hardware.profile import Frozen
+from costmodel.simulation.drafts import DraftingInfo
+from costmodel.simulation.prefixes import prefix_hits
 from costmodel.simulation.quantiles import Gaps, nearest_rank
+from costmodel.simulation.requests import Request
 from costmodel.simulation.tally import MixedStep, Served, Tally
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
@@ -65,12 +68,25 @@ class Requests(Frozen):
     """Of those done, answers that ended at the longest sequence, with fewer tokens than were asked for."""
 
 
+class Speculated(Frozen):
+    """What speculative decoding did, of the requests whose gaps count."""
+
+    passes: int
+    """Steps of a request in which drafts were verified."""
+    drafted_tokens: int
+    accepted_tokens: int
+    accepted_length: float
+    """Tokens per such pass: 1 + accepted/passes, vLLM's mean acceptance length."""
+    bundled_tokens: int
+    """Tokens that came with the one before them and end no gap: gaps are those between bundles."""
+
+
 class Result(Frozen):
     """One run. Latencies count from when a request is sent."""
 
     gaps: int
-    """Gaps between two tokens of one request, pooled over all requests whose gaps count; of a stream that was preempted and had no token
-    until the end, the time until then."""
+    """Gaps between two tokens of one request (with speculative decoding, between two bundles of tokens), pooled over all requests whose
+    gaps count; of a stream that was preempted and had no token until the end, the time until then."""
     gaps_per_stream: float | None = None
     stalls: int
     """Gaps of more than ``stall_detail.factor`` × the median gap."""
@@ -84,6 +100,8 @@ class Result(Frozen):
     """From being sent to being scheduled."""
     e2e: Percentiles | None
     requests: Requests
+    speculation: Speculated | None = None
+    """None without speculative decoding."""
     goodput: Goodput | None = None
     """None without a limit, or before any request is done or refused."""
     duration_s: float
@@ -157,6 +175,18 @@ class ServerInfo(Frozen):
     request_overhead_per_prompt_token_s: float = 0.0
     pools: PoolsInfo | None = None
     """With the scheduler ``disaggregated``; the other keys are those of each server."""
+    speculation: DraftingInfo | None = None
+
+
+class PrefixCacheUse(Frozen):
+    """What the prefix cache found of the prompts of a trace that says which begin alike, and what one without end would find."""
+
+    hit_rate: float
+    """Share of the tokens of prompts that were started; 0 with the cache off."""
+    unlimited_hit_rate: float
+    """The same of all prompts, counted on the trace: a cache without end, prompts there as soon as they are sent."""
+    unlimited_cache_tokens: int
+    """That such a cache holds at the end."""
 
 
 class Simulation(Frozen):
@@ -169,6 +199,8 @@ class Simulation(Frozen):
     injected: Result | None = None
     result: Result | None = None
     spikes: tuple[SimulatedSpike, ...] = ()
+    prefix_cache: PrefixCacheUse | None = None
+    """Of traces with the blocks of their prompts."""
     interrupted: bool = False
     """True if it was stopped before its end: the numbers are of what had happened until then."""
     notes: tuple[str, ...] = ()
@@ -180,6 +212,19 @@ class Simulations(Frozen):
 
     schema_: Literal["costmodel.simulations/1"] = Field(default="costmodel.simulations/1", alias="schema")
     simulations: tuple[Simulation, ...]
+
+
+def prefix_use(requests: Sequence[Request], result: Result, block_tokens: int) -> PrefixCacheUse | None:
+    """Return what the prefix cache found; None where no request says what it begins with."""
+    if not any(request.prefix for request in requests):
+        return None
+    unlimited = prefix_hits(requests, block_tokens)
+    started = result.prompt_tokens
+    return PrefixCacheUse(
+        hit_rate=result.cached_prompt_tokens / started if started else 0.0,
+        unlimited_hit_rate=unlimited.hit_rate,
+        unlimited_cache_tokens=unlimited.kept_tokens,
+    )
 
 
 def percentiles(values: Sequence[float]) -> Percentiles | None:
@@ -230,14 +275,15 @@ def make_result(
     started = [item for item in served if not math.isnan(item.first)]
     done = [item for item in served if item.done]
     tpot = [_tpot(item) for item in done if item.tokens > 1]
+    bundled = sum(tally.bundled for tally in tallies)
     if streams and gaps.count:
-        tpot = [gaps.mean()] * streams
+        tpot = [gaps.mean() * gaps.count / (gaps.count + bundled)] * streams
     refused: dict[str, int] = {}
     for item in served:
         if item.refused:
             refused[item.refused] = refused.get(item.refused, 0) + 1
     # Every token is a request's first or ends a gap; what single requests have is known only when they end.
-    tokens = gaps.count - sum(len(tally.open_gaps) for tally in tallies)
+    tokens = gaps.count + bundled - sum(len(tally.open_gaps) for tally in tallies)
     tokens += 0 if streams else len(started)
     stalls = gaps.over(stall_factor * itl.p50_s) if itl else 0
     most = [max(counts) for counts in zip(*(tally.most for tally in tallies), strict=True)] or [0, 0, 0]
@@ -265,6 +311,7 @@ def make_result(
             refused=refused,
             cut_short=sum(item.tokens < item.request.output for item in done),
         ),
+        speculation=_speculated(tallies),
         goodput=_goodput(done, sum(refused.values()), limits, duration) if any(limits) and (done or refused) else None,
         duration_s=duration,
         output_tokens=tokens,
@@ -278,6 +325,20 @@ def make_result(
         waiting_max=most[1],
         kv_blocks=kv_blocks,
         kv_blocks_max=most[2],
+    )
+
+
+def _speculated(tallies: Sequence[Tally]) -> Speculated | None:
+    passes = sum(tally.passes for tally in tallies)
+    if not passes:
+        return None
+    accepted = sum(tally.accepted for tally in tallies)
+    return Speculated(
+        passes=passes,
+        drafted_tokens=sum(tally.drafted for tally in tallies),
+        accepted_tokens=accepted,
+        accepted_length=1 + accepted / passes,
+        bundled_tokens=sum(tally.bundled for tally in tallies),
     )
 
 

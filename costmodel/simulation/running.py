@@ -14,6 +14,7 @@ from costmodel.simulation.requests import Source
 from costmodel.simulation.results import STALL_FACTOR, Result, make_result
 from costmodel.simulation.server import Server
 from costmodel.simulation.settings import Settings
+from costmodel.simulation.speculating import SpeculatingEngine
 from costmodel.simulation.stepping import Engine, Progress
 from costmodel.simulation.tally import Served, Tally
 
@@ -107,4 +108,6 @@ def run_source(
 
 def engine_for(settings: Settings) -> EngineClass:
     """Return the engine for these settings: the one that jumps where it can."""
+    if settings.drafting is not None:
+        return SpeculatingEngine
     return JumpingEngine if can_jump(settings) else Engine

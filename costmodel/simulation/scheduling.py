@@ -45,7 +45,7 @@ class Scheduler:
                 self._admit(entries, budget, whole=True)
             self._after_prefill = bool(entries)
             if not entries:
-                self._continue(entries, len(self.running) + 1, self.running)
+                self._continue(entries, (len(self.running) + 1) * (1 + self.settings.drafted), self.running)
         else:
             order: Iterable[State] = self.running
             if scheduler == "sarathi":
@@ -77,7 +77,7 @@ class Scheduler:
                 continue
             if state.placeholders and state.computed + 2 - state.placeholders >= state.total:
                 continue  # the step under way gives its last token
-            tokens = state.known + state.placeholders - state.computed
+            tokens = state.known + state.placeholders - state.computed + state.drafts
             if 0 < threshold < tokens:
                 tokens = threshold
             tokens = min(tokens, budget)
@@ -117,7 +117,7 @@ class Scheduler:
         """Take a request's blocks; it starts again from what the prefix cache still holds, its output so far included."""
         self._release(state)
         state.running = False
-        state.computed = state.placeholders = 0
+        state.computed = state.placeholders = state.drafts = 0
         state.stale = state.in_flight
         state.served.preemptions += 1
         self.tally.preemptions += 1
@@ -141,10 +141,7 @@ class Scheduler:
             if state.stale:
                 skipped.append(waiting.pop())
                 continue
-            hits, own = self._find(state) if settings.prefix_caching else ([], 0)
-            cached = (len(hits) + own) * settings.block_tokens
-            if state.request.prefilled is not None and not state.served.preemptions:
-                hits, own, cached = [], 0, state.known - 1  # K and V have come with it
+            hits, own, cached = self._there(state)
             tokens = state.known - cached
             if whole:
                 if tokens > budget and entries:
@@ -177,6 +174,18 @@ class Scheduler:
                 state.served.scheduled, state.served.cached = self.now, cached
         waiting.put_back(skipped)
 
+    def _there(self, state: State) -> tuple[list[Block], int, int]:
+        """Return the blocks of a shared prefix and of the request itself that are still there, and the tokens that need no computing."""
+        hits, own = self._find(state) if self.settings.prefix_caching else ([], 0)
+        cached = (len(hits) + own) * self.settings.block_tokens
+        if state.served.preemptions:
+            return hits, own, cached
+        if state.request.prefilled is not None:  # K and V have come with it
+            return [], 0, state.known - 1
+        if state.request.cached > cached and self.settings.prefix_caching:
+            return [], 0, state.request.cached
+        return hits, own, cached
+
     def _commit(self, entries: list[tuple[State, int]], batch: Batch) -> None:
         """Count the scheduled tokens as computed, as the next step may be scheduled before they are."""
         ahead = self.settings.asynchronous
@@ -199,7 +208,11 @@ class Scheduler:
     def _needed(self, state: State, tokens: int) -> int:
         """Return the blocks that a running request takes for more tokens; where its context is held, the token before makes way."""
         reached = state.computed + tokens
-        return self._blocks(state, min(reached, state.prompt + 1) if state.request.held else reached) - state.held
+        if state.request.held:
+            reached = min(reached, state.prompt + 1 + self.settings.drafted)
+        if self.settings.drafted and state.computed + tokens > state.known - 1:
+            reached += int(min(self.settings.lookahead, max(self.settings.longest - reached, 0)))
+        return self._blocks(state, reached) - state.held
 
     def _hold(self, state: State, tokens: int) -> None:
         """Let the prefix cache know the blocks that ``tokens`` fill."""

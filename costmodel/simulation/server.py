@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodel.building import build_parameters
 from costmodel.calibrations import choose_calibration
@@ -14,11 +14,13 @@ from costmodel.engine import default_max_num_seqs, default_token_budget
 from costmodel.equations.rates import CalibratedRates
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import InputError, shown
+from costmodel.memory import NOTHING
 from costmodel.memory.blocks import BLOCK_TOKENS
 from costmodel.memory.engines import default_settings
 from costmodel.simulation import hints
 from costmodel.simulation.cache import Background, cache_of
 from costmodel.simulation.clock import Clock, FixedClock, StepClock, decode_alike
+from costmodel.simulation.drafts import drafted
 from costmodel.simulation.options import ONE_STEP, ServerOptions
 from costmodel.simulation.ranges import Fitted
 from costmodel.simulation.results import ServerInfo
@@ -89,7 +91,7 @@ def make_server(
     warnings: list[str] = []
     notes: list[str] = []
     clock: Clock
-    fitted, trusted, rung = None, None, "fixed"
+    fitted, trusted, rung, rates = None, None, "fixed", None
     if decode is not None and prefill is not None:
         clock = FixedClock(_step_time(decode, "decode"), _step_time(prefill, "prefill"), prompt)
     else:
@@ -125,7 +127,12 @@ def make_server(
             warnings += rate_warnings(rates)
         rung = "calibrated" if fitted else "roofline"
     settings = _settings(options, deployment, (budget, seqs), scheduler, policy)
-    cache = cache_of(options, deployment, settings, prompt, background)
+    speculative = drafted(options, deployment, rates, clock)
+    if speculative is not None:
+        settings = replace(settings, drafting=speculative.drafting, asynchronous=False)
+        notes += speculative.notes
+        warnings += speculative.warnings
+    cache = cache_of(options, deployment, settings, prompt, background, speculative.beside if speculative else NOTHING)
     settings = cache.settings
     warnings += cache.warnings
     notes += cache.notes
@@ -149,6 +156,7 @@ def make_server(
         asynchronous=settings.asynchronous,
         request_overhead_s=delay[0],
         request_overhead_per_prompt_token_s=delay[1],
+        speculation=speculative.info if speculative else None,
     )
     return Server(clock, settings, delay, info, deployment, tuple(notes), tuple(warnings), cache.starts, trusted)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from costmodel.simulation.seats import NO_SEATS, Seats
+
+if TYPE_CHECKING:
+    from costmodel.simulation.drafting import Drafting
 
 Scheduler = Literal["vllm", "prefill-first", "separate", "sarathi"]
 SCHEDULERS: tuple[str, ...] = get_args(Scheduler)
@@ -39,6 +42,7 @@ class Settings:
         scheduler: ``vllm`` (V1), ``sarathi`` (decodes first, then chunks up to the budget), ``prefill-first`` (steps of whole prompts as
             long as any wait, and of decodes otherwise) or ``separate`` (the two kinds of steps in turns).
         seats: blocks that a sequence takes for layers with a window.
+        drafting: speculative decoding; None for none.
     """
 
     token_budget: int
@@ -57,6 +61,17 @@ class Settings:
     hold_steps: int = 0
     scheduler: Scheduler = "vllm"
     seats: Seats = NO_SEATS
+    drafting: Drafting | None = None
+
+    @property
+    def drafted(self) -> int:
+        """Tokens that are drafted for every decoding request in every pass; 0 without speculation."""
+        return 0 if self.drafting is None else self.drafting.tokens
+
+    @property
+    def lookahead(self) -> int:
+        """Tokens that a decoding request has blocks for beyond those of its step, for the draft."""
+        return 0 if self.drafting is None else self.drafting.lookahead
 
     @property
     def usable_blocks(self) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Unpack
@@ -14,11 +14,13 @@ from costmodel.checks import positive, whole
 from costmodel.hardware.errors import InputError, shown
 from costmodel.simulation import hints, remarks
 from costmodel.simulation.cache import Background
+from costmodel.simulation.drafts import tokens_ahead
 from costmodel.simulation.options import ServerOptions, check_options, truth
 from costmodel.simulation.pools import Pools, pools_info
+from costmodel.simulation.prefixes import cached_tokens
 from costmodel.simulation.ranges import of_load
 from costmodel.simulation.requests import Listed, Request, Source
-from costmodel.simulation.results import ServerInfo, Simulation, make_spikes
+from costmodel.simulation.results import ServerInfo, Simulation, make_spikes, prefix_use
 from costmodel.simulation.running import Limits, Run, run_source
 from costmodel.simulation.server import Server, make_server
 from costmodel.simulation.settings import DISAGGREGATED, Settings
@@ -48,6 +50,7 @@ def simulate_interference(
     prompts: int = 1,
     grow: bool = False,
     injected_output: int = 1,
+    cached_prefix: int = 0,
     limits: Limits | None = None,
     pools: Pools | None = None,
     **server: Unpack[ServerOptions],
@@ -60,6 +63,7 @@ def simulate_interference(
         every, first, duration: period and time of the first injection, end of the run [s].
         grow: contexts grow by a token per step; otherwise each stream stands for chats at all stages, and its context is held.
         injected_output: tokens of the answer to an injected prompt.
+        cached_prefix: tokens of an injected prompt that the prefix cache has.
         limits: what counts as a stall.
         pools: GPUs for prefill and decode apart.
         server: model, GPU and flags (:class:`~costmodel.simulation.options.ServerOptions`). The token budget is that of one step for
@@ -72,8 +76,9 @@ def simulate_interference(
         InputError: a name, number or combination that cannot be.
     """
     return run_interference(
-        prompt, streams, context, every, first, duration, prompts, grow, injected_output, limits, pools, server
-    ).document
+        prompt, streams, context, every, first, duration, prompts, grow, injected_output, limits, pools, server,
+        cached_prefix=cached_prefix,
+    ).document  # fmt: skip
 
 
 def run_interference(
@@ -90,6 +95,7 @@ def run_interference(
     pools: Pools | None,
     options: ServerOptions,
     *,
+    cached_prefix: int = 0,
     keep_times: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Simulated:
@@ -103,11 +109,14 @@ def run_interference(
     background, injected = interference(
         streams, context, prompt, every, first, duration, prompts, truth(grow, "grow"), injected_output
     )
+    cached = cached_tokens(cached_prefix, prompt, options.get("prefix_caching", True))
+    injected = [replace(request, cached=cached) for request in injected]
     options = ServerOptions(**{"asynchronous": False, **options})
-    one_step = prompt * prompts + streams
-    held = Background(streams, context, prompts, prompt + injected_output - 1)
+    drafts, ahead = tokens_ahead(options)
+    one_step = (prompt - cached) * prompts + streams * (1 + drafts)
+    held = Background(streams, context + ahead, prompts, prompt + injected_output - 1)
     server = make_server(options, prompt, one_step, streams + MOST_INJECTED, held)
-    _check_room(server.settings, streams, context, grow)
+    _check_room(server.settings, streams, context, grow, ahead)
     runs = []
     for prompted in ([], injected):
         run = run_source(
@@ -125,6 +134,7 @@ def run_interference(
         workload={
             "kind": "interference", "prompt_tokens": prompt, "prompts": prompts, "streams": streams, "context_tokens": context,
             "every_s": every, "first_s": first, "duration_s": duration, "grow": grow, "injected_output_tokens": injected_output,
+            "cached_prefix_tokens": cached,
         },
         server=_info(server, pools),
         baseline=runs[0].result,
@@ -134,7 +144,7 @@ def run_interference(
         notes=server.notes,
         warnings=(
             *server.warnings, *_unfelt(options, prompt, server.settings, streams), *warned,
-            *of_load(server.fitted, streams, context, prompt, server.settings.token_budget, prompts),
+            *of_load(server.fitted, streams, context, prompt, server.settings.token_budget, prompts, cached),
         ),
     )  # fmt: skip
     return Simulated(document, tuple(runs))
@@ -152,12 +162,14 @@ MOST_INJECTED = 4096
 """Places for injected prompts beside the streams where ``max_num_seqs`` is not given, as far as the token budget has room."""
 
 
-def _check_room(settings: Settings, streams: int, context: int, grow: bool) -> None:
+def _check_room(settings: Settings, streams: int, context: int, grow: bool, ahead: int) -> None:
     """Raise :class:`InputError` if the streams cannot run, or leave no place for a prompt."""
-    if settings.token_budget <= streams:
+    taken = streams * (1 + settings.drafted)
+    if settings.token_budget <= taken:
+        each = f"{1 + settings.drafted} tokens" if settings.drafted else "one token"
         raise InputError(
             f"a token budget of {settings.token_budget} leaves no room for a prompt beside {streams} running streams "
-            f"(every stream takes one token of it); use at least {streams + 1}"
+            f"(every stream takes {each} of it); use at least {taken + 1}"
         )
     if settings.max_num_seqs <= streams:
         raise InputError(
@@ -174,7 +186,7 @@ def _check_room(settings: Settings, streams: int, context: int, grow: bool) -> N
             f"without chunked prefill, streams at context {context} need a token budget as large, to start again after a preemption; "
             f"use --chunk {least} or more"
         )
-    blocks = streams * -(-(context + 1) // settings.block_tokens)
+    blocks = streams * -(-(context + 1 + ahead) // settings.block_tokens)
     if settings.usable_blocks is not None and settings.usable_blocks < blocks:
         tokens = settings.usable_blocks * settings.block_tokens
         raise InputError(
@@ -404,6 +416,7 @@ def _run_listed(
         workload=workload,
         server=_info(server, pools),
         result=run.result,
+        prefix_cache=prefix_use(requests, run.result, server.settings.block_tokens),
         interrupted=run.interrupted,
         notes=(*notes, *server.notes),
         warnings=(*server.warnings, *warnings, *_said(run, arrivals=True)),

@@ -20,12 +20,14 @@ class State:
         given: tokens that steps, those under way included, give.
         total: tokens that are known when it ends; a standing stream has one, at the beginning, that no step has given.
         held: blocks; ``full`` of them could be found again, the first of those, in ``shared``, by others too; ``seat`` of them for windows.
+        drafts: tokens that were drafted for its next step.
+        credit: what its accepted drafts are short of their mean, where they are even.
         left: what is free but still holds this request's tokens, after a preemption.
     """
 
     __slots__ = (
-        "base", "computed", "end_at", "full", "given", "held", "in_flight", "in_flock", "joined", "known", "left", "output", "placeholders",
-        "prefix", "prompt", "request", "running", "seat", "serial", "served", "shared", "stale", "total",
+        "base", "computed", "credit", "drafts", "end_at", "full", "given", "held", "in_flight", "in_flock", "joined", "known", "left",
+        "output", "placeholders", "prefix", "prompt", "request", "running", "seat", "serial", "served", "shared", "stale", "total",
     )  # fmt: skip
 
     def __init__(self, request: Request, served: Served, serial: int, output: int, prefix: list[Key]) -> None:
@@ -34,7 +36,8 @@ class State:
         self.known = request.prompt
         self.total = request.prompt + output + request.standing
         self.computed = self.placeholders = self.in_flight = self.stale = self.given = self.held = self.full = 0
-        self.seat = 0
+        self.seat = self.drafts = 0
+        self.credit = 0.0
         self.shared: list[Block] = []
         self.prefix = prefix
         self.left: list[Run] = []

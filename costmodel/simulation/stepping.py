@@ -16,6 +16,7 @@ from typing import NamedTuple
 from costmodel.equations.work import seen_tokens
 from costmodel.simulation.blocks import Key
 from costmodel.simulation.clock import Clock
+from costmodel.simulation.prefixes import block_keys
 from costmodel.simulation.requests import Delayed, Request, Source
 from costmodel.simulation.scheduling import Scheduler
 from costmodel.simulation.settings import Settings
@@ -232,16 +233,7 @@ class Engine(Scheduler):
         """Return what the full blocks of the shared prefix hold: a number for each different beginning."""
         if not request.prefix or not self.settings.prefix_caching:
             return []
-        size, each = self.settings.block_tokens, request.prefix_block
-        keys: list[Key] = []
-        chain, part = -1, 0
-        for index in range(min(len(request.prefix) * each, request.prompt) // size):
-            # A block is that of another request if all tokens up to its end are: all ids up to the one that it ends in.
-            while part <= ((index + 1) * size - 1) // each:
-                chain = self.chains.setdefault((chain, request.prefix[part]), len(self.chains))
-                part += 1
-            keys.append((chain, index))
-        return keys
+        return list(block_keys(request, self.settings.block_tokens, self.chains))
 
     # --- one step ---------------------------------------------------------------------------------------------------------
 

@@ -78,6 +78,13 @@ class Tally:
     events: int = 0
     """Steps that were not run as part of a segment."""
     preemptions: int = 0
+    passes: int = 0
+    """Steps of a request, of those whose gaps count, in which drafts of it were verified."""
+    drafted: int = 0
+    accepted: int = 0
+    """Tokens that were drafted in them, and those of them that were accepted."""
+    bundled: int = 0
+    """Tokens that came together with the one before: they end no gap."""
     refused: dict[str, int] = field(default_factory=dict)
     end: float = 0.0
     """When the last step ended [s]."""

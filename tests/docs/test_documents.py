@@ -95,15 +95,20 @@ def test_the_commands_of_the_page_of_traces_run(repo_root: Path, own_folder: Pat
     assert eval(code, {"costmodel": costmodel}).result.requests.done == 2  # the page's example is what is tested
 
 
+EVERYTHING = "predict --calibration {path} --pp 2 --cached-prefix 100 --draft-model eagle --speculative-tokens 3 --json"
+"""A prediction with all of its keys."""
+
+
 def test_the_page_of_documents_names_every_key(repo_root: Path, own_folder: Path) -> None:
     path = str(example(repo_root, own_folder))
     text = page(repo_root, "json.md")
     simulated = "simulate interference --chunk 512,one-step --ttft-slo-ms 300 --json"
-    pools = "simulate load --rate 5 --requests 10 --output 20 --scheduler disaggregated --json"
+    drafts = "--draft-model eagle --speculative-tokens 3 --acceptance 0.6"
+    pools = f"simulate load --rate 5 --requests 10 --output 20 --scheduler disaggregated {drafts} --json"
     documents = {
         "simulations": document(simulated),
         "simulation": document(pools),
-        "prediction": document(["predict", "--calibration", path, "--pp", "2", "--json"]),
+        "prediction": document(EVERYTHING.format(path=path)),
         "predictions": document("predict --gpu h100,a100 --json"),
         "solution": document("formula --solve prompt --spike-ms 50 --json"),
         "formula": document("formula --json"),
@@ -123,7 +128,7 @@ def test_the_page_of_documents_names_every_key(repo_root: Path, own_folder: Path
 
 def test_keys_of_the_page_are_in_the_document(repo_root: Path, own_folder: Path) -> None:
     path = str(example(repo_root, own_folder))
-    found = set(keys(document(["predict", "--calibration", path, "--pp", "2", "--json"])))
+    found = set(keys(document(EVERYTHING.format(path=path))))
     table = page(repo_root, "json.md").partition("| key | content |")[2].partition("\n\n")[0]
     words = set(re.findall(r"`([a-z_0-9.]+)`", table))
     assert words - found <= {"roofline", "calibrated"}

@@ -24,6 +24,7 @@ DEFERRED = {
     "numpy": (
         "costmodel.symbolic",
         "costmodel.cli.figures",
+        "costmodel.explaining",
         "costmodel.simulation.quantiles",
         "costmodel.sweeping",
         "costmodel.validation",

@@ -1,0 +1,1 @@
+"""What people get wrong about LLM inference, in numbers."""
