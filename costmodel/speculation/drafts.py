@@ -166,6 +166,7 @@ def _head(method: str, target: Deployment) -> Draft:
         compute_dtype=None if method != "mtp" else target.compute_dtype,
         format_bytes={**target.format_bytes, **stored},
         layer_counts=(1,),
+        lora=None,  # vLLM wraps the target's layers only
         notes=(),
     )
     shared = ("embedding",) if own_head else ("embedding", "lm_head")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import statistics
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ from costmodel.validation.measurements.plan import Point
 
 PREFILLS, DECODES = (32, 128), (4, 16)
 """Prompts, and sequences that decode at :data:`CONTEXT`, of the steps."""
-CONTEXT, REPEATS = 129, 9
+CONTEXT, REPEATS = 129, 7
 ADAPTERS = 4
 
 
@@ -71,11 +70,11 @@ class AdaptedEngine(VllmEngine):
         return str(added)
 
     def seconds(self, active: int, points: list[Point]) -> list[float]:
-        """Return the median time of each point's step where requests use so many adapters [s]."""
+        """Return the shortest time of each point's step where requests use so many adapters, without what other processes cost [s]."""
         self.active, found = active, []
         for point in points:
             samples = self.run(point, REPEATS, math.inf)
-            found.append(statistics.median(sample.seconds for sample in samples))
+            found.append(min(sample.seconds for sample in samples))
         return found
 
     def flops(self, active: int, points: list[Point]) -> list[int]:
@@ -202,23 +201,30 @@ def steps(model: Path, flags: dict[str, Any], folder: Path) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    """Do what a file of JSON asks for, and write what is found."""
-    asked, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
-    found: dict[str, Any] = {}
+def answer(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return what one question is about: steps, buffers of a model, or those of one GPU of several."""
     if "steps" in asked:
-        found = steps(Path(asked["steps"]), asked["flags"], out.parent)
+        return steps(Path(asked["steps"]), asked["flags"], folder)
     if "model" in asked:
         engine = AdaptedEngine(Path(asked["model"]), asked["flags"], [])
-        found = {"buffers": buffers(engine.runner)}
+        found = buffers(engine.runner)
         engine.close()
-    if "sizes" in asked:
-        found = {
-            f"{tp} {sharded}": shards(asked["sizes"], asked["flags"] | {"fully_sharded_loras": sharded}, tp)
-            for tp in (1, 2, 4)
-            for sharded in (False, True)
-        }
-    out.write_text(json.dumps(found))
+        return found
+    return {
+        f"{tp} {sharded}": shards(asked["sizes"], asked["flags"] | {"fully_sharded_loras": sharded}, tp)
+        for tp in (1, 2, 4)
+        for sharded in (False, True)
+    }
+
+
+def main() -> None:
+    """Answer the questions in a file of JSON, one after another: a process takes longer to start than to answer."""
+    folder = Path(sys.argv[1])
+    found = {}
+    for name, asked in json.loads((folder / "asked.json").read_text()).items():
+        (folder / name).mkdir()
+        found[name] = answer(asked, folder / name)
+    (folder / "found.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
