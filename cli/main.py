@@ -30,6 +30,10 @@ COMMANDS = {
         "costmodel.cli.interfere_command",
         "The long-prompt experiment on a live server, beside its prediction.",
     ),
+    "explain": (
+        "costmodel.cli.explain_command",
+        "A request's way through a server, and nine misunderstandings, in numbers.",
+    ),
     "formula": ("costmodel.cli.formula_command", "The model as formulas: print, export, solve, elasticities."),
     "gpus": ("costmodel.cli.gpus_command", "Hardware profiles: list, show, check, probe."),
     "measure": (

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from costmodel.cli.options import Values, calibration_options, deployment_options, echo_json, one_value_each, single
+from costmodel.cli.speculative_options import refuse_speculation
 from costmodel.hardware.errors import InputError
 from costmodel.planning.documents import Plan
 
@@ -81,7 +82,7 @@ def model_options(parts: bool = True) -> Callable[[Command], Command]:
             if parts or parameter.name not in ("gpu", "tp"):
                 kept.append(parameter)
         command.__click_params__ = kept  # type: ignore[attr-defined]
-        return one_value_each(command)
+        return one_value_each(refuse_speculation(command))
 
     return add
 

@@ -106,3 +106,26 @@ def _number(written: str, name: str) -> float:
         return float(written)
     except ValueError:
         raise InputError(f"{name} must be numbers, not {written.strip()!r}") from None
+
+
+INSTEAD = (
+    "is not answered with speculative decoding; `costmodel predict` has the pass, TPOT, spike and best number of drafts, `plan memory` "
+    "what a draft holds, `plan replicas`, `plan disaggregation` and `simulate` run with one"
+)
+
+
+def refuse_speculation(command: Command) -> Command:
+    """Refuse the options that ask for speculative decoding, with what takes them instead."""
+
+    def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise InputError(f"{parameter.opts[0]}: this {INSTEAD}")
+
+    for name in NAMES:
+        names = [f"--{name.replace('_', '-')}", *ALSO.get(name, [])]
+        command = click.option(*names, name, hidden=True, expose_value=False, default=None, callback=refuse)(command)
+    return command
+
+
+ALSO = {"draft_model": ["--speculative-model"], "speculative_tokens": ["--num-speculative-tokens"]}
+"""Option → other spellings."""

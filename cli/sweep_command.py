@@ -11,6 +11,7 @@ import click
 from costmodel.checks import positive
 from costmodel.cli.ending import ended_as_by_ctrl_c
 from costmodel.cli.options import echo_json
+from costmodel.cli.speculative_options import refuse_speculation
 from costmodel.cli.sweep_options import (
     axis_options,
     model_options,
@@ -32,6 +33,7 @@ FIGURES = ("tpot", "interactivity", "price")
 @axis_options
 @model_options
 @simulation_options
+@refuse_speculation
 @click.option(
     "--out", type=click.Path(path_type=Path), default=None, help="Table of all rows: .csv or .parquet (extra parquet)."
 )

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from costmodel.deployment import Deployment, deploy
     from costmodel.documents import Prediction, Predictions
     from costmodel.errors import CostModelError, InputError, NoAnswerError, UnsupportedError
+    from costmodel.explaining.asking import explain
+    from costmodel.explaining.documents import Explanations, RequestExplanation
+    from costmodel.explaining.request import explain_request
     from costmodel.hardware.calibration import Calibration
     from costmodel.hardware.catalog import gpu_names, load_gpu
     from costmodel.hardware.profile import GpuProfile
@@ -55,6 +58,7 @@ _HOMES = {
     "CostModelError": "costmodel.errors",
     "Deployment": "costmodel.deployment",
     "Details": "costmodel.simulation.detailing",
+    "Explanations": "costmodel.explaining.documents",
     "FleetPlan": "costmodel.planning.documents",
     "Formula": "costmodel.symbolic.formulas",
     "GpuPlan": "costmodel.planning.documents",
@@ -67,6 +71,7 @@ _HOMES = {
     "Pools": "costmodel.simulation.pools",
     "Prediction": "costmodel.documents",
     "Predictions": "costmodel.documents",
+    "RequestExplanation": "costmodel.explaining.documents",
     "SimulatedRow": "costmodel.sweeping.rows",
     "Simulation": "costmodel.simulation.results",
     "SizePlan": "costmodel.planning.documents",
@@ -79,6 +84,8 @@ _HOMES = {
     "deploy": "costmodel.deployment",
     "details": "costmodel.simulation.detailing",
     "elasticities": "costmodel.symbolic.sensitivity",
+    "explain": "costmodel.explaining.asking",
+    "explain_request": "costmodel.explaining.request",
     "formula": "costmodel.symbolic.formulas",
     "gpu_names": "costmodel.hardware.catalog",
     "load_gpu": "costmodel.hardware.catalog",
@@ -109,6 +116,7 @@ __all__ = [
     "CostModelError",
     "Deployment",
     "Details",
+    "Explanations",
     "FleetPlan",
     "Formula",
     "GpuPlan",
@@ -121,6 +129,7 @@ __all__ = [
     "Pools",
     "Prediction",
     "Predictions",
+    "RequestExplanation",
     "SimulatedRow",
     "Simulation",
     "SizePlan",
@@ -134,6 +143,8 @@ __all__ = [
     "deploy",
     "details",
     "elasticities",
+    "explain",
+    "explain_request",
     "formula",
     "gpu_names",
     "load_gpu",

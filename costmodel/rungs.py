@@ -44,9 +44,10 @@ class Load:
         """Token budget that takes all prompts in one step beside the streams."""
         return self.new * self.prompts + self.streams
 
-    def candidates(self) -> list[list[Chunk]]:
-        """The mixed steps among which the longest one is."""
-        return tallest_candidates(self.prompt, self.prompts, chunk_room(self.budget, self.streams), self.cached)
+    def candidates(self, windows: Iterable[Window] = ()) -> list[list[Chunk]]:
+        """The mixed steps among which the longest one is, of a model with these windows."""
+        room = chunk_room(self.budget, self.streams)
+        return tallest_candidates(self.prompt, self.prompts, room, self.cached, windows)
 
     def decode_work(self, windows: Iterable[Window]) -> Work:
         """The work of a decode step of all streams."""
@@ -182,12 +183,13 @@ def mixed_seconds(parameters: Parameters, load: Load, chunks: list[Chunk]) -> fl
 
 def longest_step(parameters: Parameters, load: Load) -> tuple[list[Chunk], float]:
     """Return the chunks of the longest mixed step, and its time: the height of the spike [s]."""
-    return longest(load.candidates(), lambda chunks: mixed_seconds(parameters, load, chunks))
+    return longest(load.candidates(parameters.windows), lambda chunks: mixed_seconds(parameters, load, chunks))
 
 
 def textbook_spike(textbook: Textbook, load: Load) -> tuple[list[Chunk], float]:
     """Return the longest chunk (or chunks of one step) on the textbook rung, and the time of its prefill alone [s]."""
-    return longest(load.candidates(), lambda chunks: textbook_seconds(textbook, chunks))
+    windows = [window for window, _ in textbook.attention]
+    return longest(load.candidates(windows), lambda chunks: textbook_seconds(textbook, chunks))
 
 
 def mixed_step_times(parameters: Parameters, load: Load) -> list[float]:

@@ -6,10 +6,11 @@ m − D tokens; the height of the spike is the longest mixed step, its duration 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from costmodel.equations.work import Chunk, Decodes, Window, Work, make_work
+from costmodel.equations.work import Chunk, Decodes, LocalChunks, Window, Work, make_work
 from costmodel.hardware.errors import InputError
 
 PERCENTILES = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9}
@@ -63,17 +64,29 @@ def mixed_steps(prompt: int, prompts: int, room: int | None, cached: int = 0) ->
         yield step_chunks(prompt, prompts, room, index, cached)
 
 
-def tallest_candidates(prompt: int, prompts: int, room: int | None, cached: int = 0) -> list[list[Chunk]]:
+def tallest_candidates(
+    prompt: int, prompts: int, room: int | None, cached: int = 0, windows: Iterable[Window] = ()
+) -> list[list[Chunk]]:
     """Return the steps among which the longest one is, without going through all of them.
 
     Step time never falls with tokens or cached tokens. So of the steps that lie within one prompt the last is the longest; left are,
-    for each prompt, that one and the step in which it ends.
+    for each prompt, that one and the step in which it ends. In local chunks of w the time falls where a chunk begins: there it grows from
+    a step to the one w tokens later, or of several w the least that are whole steps, so that the last steps up to that are left.
     """
     if room is None:
         return [step_chunks(prompt, prompts, None, 0, cached)]
-    ends = [((number + 1) * (prompt - cached) - 1) // room for number in range(prompts)]
-    indices = sorted({index for end in ends for index in (end - 1, end) if index >= 0})
-    return [step_chunks(prompt, prompts, room, index, cached) for index in indices]
+    new = prompt - cached
+    period = math.lcm(1, *(window.size // math.gcd(window.size, room) for window in _local(windows)))
+    ends = [((number + 1) * new - 1) // room for number in range(prompts)]
+    indices: set[int] = set()
+    for number, end in enumerate(ends):
+        whole = -(-number * new // room)  # the first step that lies within the prompt
+        indices.update(range(max(end - period, min(whole, end - 1), 0), end + 1))
+    return [step_chunks(prompt, prompts, room, index, cached) for index in sorted(indices)]
+
+
+def _local(windows: Iterable[Window]) -> list[LocalChunks]:
+    return [window for window in windows if isinstance(window, LocalChunks)]
 
 
 def mixed_work(chunks: Sequence[Chunk], streams: int, context: int, windows: Iterable[Window]) -> Work:

@@ -31,6 +31,8 @@ FIGURES = {
         *("sweep", "--gpu", "h100,h200,b200,a100,l40s", "--tp", "1,2", "--dtype", "bf16,fp8"),
         *("--streams", "1,2,4,8,16,32,64,128,256", "--prompt", "1000", "--output", "500"),
     ],
+    "explain-request.png": ["explain", "request"],
+    "explain-quadratic.png": ["explain", "quadratic"],
     "load.png": ["simulate", "load", "--rate", "12", "--burstiness", "0.3", "--spread", "0.8", "--kv-tokens", "80k"],
 }
 """File → command that draws it, without the file."""

@@ -1,1 +1,1 @@
-"""What people get wrong about LLM inference, in numbers."""
+"""What people get wrong about inference servers, and a request's way through one, in numbers of the model."""

@@ -1,208 +1,218 @@
-"""Speculative sampling keeps the distribution: the algorithm on small models, and a statistical test of what it gives.
-
-Models here are chains: a row of a matrix is the distribution of the next token after each token. The draft proposes x from q, which is
-accepted with the chance min(1, p(x)/q(x)). Where it is not, a token is drawn from what p has more than q, max(p − q, 0) scaled to sum 1,
-and what was drafted after it is thrown away. Where all are accepted, one more token is drawn from p. For each position then::
-
-    P(x) = q(x)·min(1, p(x)/q(x)) + (1 − Σ min(p, q)) · max(p(x) − q(x), 0)/(1 − Σ min(p, q)) = min(p, q) + max(p − q, 0) = p(x)
-
-and a draft is accepted with the chance α = Σ min(p, q), one less the total variation distance of the two.
-Source: Leviathan et al., arXiv:2211.17192, algorithm 1 and appendix A.1; Chen et al., arXiv:2302.01318.
-"""
+"""Misunderstanding 8: speculative sampling keeps the distribution; and when it pays, by :mod:`costmodel.speculation`."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, Literal
 
-import numpy as np
+from costmodel.equations.rates import CalibratedRates
+from costmodel.explaining.documents import Cell, Topic
+from costmodel.explaining.sampling import example_models, goodness_of_fit, speculative_sampling
+from costmodel.explaining.scene import Scene, lengths
+from costmodel.explaining.tables import number, table
+from costmodel.explaining.words import count, plural, seconds, share, significant, times
+from costmodel.speculation.asking import ASSUMED, Plan, Speculation, break_even, planned, speculator
+from costmodel.speculation.steps import Speculator
 
-from costmodel.hardware.errors import InputError
+LIKENESS = 0.4
+"""How far the draft of the demonstration is like its target: a bad one."""
+SEED = 8
+TOKENS, SEQUENCES, PASSES = 4, 2000, 25
+"""Of the demonstration: drafts per pass, sequences, and passes of each."""
+DRAFTS = (1, 2, 3, 4, 5, 7)
+"""Drafted tokens per pass that are looked at: k."""
+CURVES = (2, 4, 7)
+"""Those of the figure."""
+USUAL = Speculation(draft="eagle3")
+"""What drafts where nothing is said."""
+MOST = 4096
+"""Streams up to which is looked where it ceases to pay."""
 
-Array = Any
-"""A NumPy array."""
-Rule = Literal["speculative", "plain", "trusting"]
+
+def demonstration(sequences: int = SEQUENCES, passes: int = PASSES) -> dict[str, Cell]:
+    """Sample speculatively with a bad draft, and test what comes out against the target's distribution; the draft's own tokens too."""
+    import numpy as np
+
+    target, draft = example_models(likeness=LIKENESS, seed=SEED)
+    found = speculative_sampling(target, draft, TOKENS, sequences, passes, SEED)
+    trusted = speculative_sampling(target, draft, TOKENS, sequences, passes, SEED, rule="trusting")
+    fit, of_draft = goodness_of_fit(found.transitions, target), goodness_of_fit(trusted.transitions, target)
+    chances = found.transitions / found.transitions.sum(axis=1, keepdims=True)
+    return {
+        "samples": found.tokens,
+        "vocabulary_tokens": len(target),
+        "degrees_of_freedom": fit.degrees,
+        "chi_squared": fit.statistic,
+        "p_value": fit.p_value,
+        "chi_squared_of_draft": of_draft.statistic,
+        "p_value_of_draft": of_draft.p_value,
+        "demonstration_drafts": TOKENS,
+        "demonstration_tokens_per_pass": found.accepted_length,
+        "largest_deviation": float(np.abs(chances - target).max()),
+    }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sampled:
-    """What was sampled.
+class Drafted:
+    """Speculation of a scene: what drafts, and its passes."""
 
-    Attributes:
-        transitions: [V, V] how often each token (column) came after each (row).
-        passes: of all sequences together, in which the target looked at drafts.
-        drafted, accepted: tokens.
-    """
+    plan: Plan
+    passes: Speculator
 
-    transitions: Array
-    passes: int
-    drafted: int
-    accepted: int
+    def at(self, scene: Scene, streams: int, drafts: int) -> dict[str, Cell]:
+        """Return what a batch gets out of ``drafts`` drafted tokens per pass."""
+        plain = self.passes.plain_s(streams, scene.context)
+        time = self.passes.pass_time(streams, scene.context, drafts)
+        tokens = self.plan.acceptance.expected(drafts)
+        tpot = time.total_s / tokens
+        return {
+            "streams": streams,
+            "draft_tokens": drafts,
+            "tokens_per_pass": tokens,
+            "decode_step_s": plain,
+            "verification_s": time.verify_s,
+            "drafting_s": time.draft_s,
+            "host_s": time.host_s,
+            "tpot_s": tpot,
+            "speedup_ratio": plain / tpot,
+        }
 
     @property
-    def tokens(self) -> int:
-        """Tokens that came out."""
-        return int(self.transitions.sum())
+    def known(self) -> list[int]:
+        """Numbers of drafts that are looked at: the one that is asked for, or those whose acceptance is known."""
+        if self.plan.tokens is not None:
+            return [self.plan.tokens]
+        known = self.plan.acceptance.known(max(DRAFTS))
+        return [drafts for drafts in DRAFTS if drafts in known] or self.plan.acceptance.known(MOST)[:1]
 
-    @property
-    def accepted_length(self) -> float:
-        """Tokens per pass."""
-        return self.tokens / self.passes
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """Pearson's χ² of counts against a distribution."""
-
-    statistic: float
-    degrees: int
-    """Degrees of freedom."""
-    p_value: float
-    """Chance of a statistic at least as large if the counts were drawn from the distribution; near 0 where they were not."""
+    def best(self, scene: Scene, streams: int) -> dict[str, Cell]:
+        """Return the same for the number of drafts with the lowest TPOT."""
+        return min((self.at(scene, streams, drafts) for drafts in self.known), key=lambda row: number(row["tpot_s"]))
 
 
-def example_models(vocabulary: int = 8, likeness: float = 0.7, seed: int = 0) -> tuple[Array, Array]:
-    """Return a target and a draft that is like it in part: rows of q are likeness·p + (1 − likeness)·noise.
-
-    Args:
-        vocabulary: V, at least 2.
-        likeness: from 0 to 1.
-        seed: of both.
-    """
-    if vocabulary < 2 or not 0 <= likeness <= 1:
-        raise InputError(f"a vocabulary of at least 2 and a likeness from 0 to 1, not {vocabulary} and {likeness:g}")
-    random = np.random.default_rng(seed)
-    target = random.dirichlet(np.ones(vocabulary), vocabulary)
-    noise = random.dirichlet(np.ones(vocabulary), vocabulary)
-    return target, likeness * target + (1 - likeness) * noise
+def drafted(scene: Scene) -> Drafted:
+    """Return the speculation of a scene: as asked for, else an EAGLE-3 head."""
+    deployment, fitted = scene.deployment, scene.fitted
+    plan = planned(scene.speculation or USUAL, deployment)
+    rates = CalibratedRates(fitted) if fitted else None
+    return Drafted(plan, speculator(deployment, plan, rates, fitted.engine if fitted else "vllm"))
 
 
-def acceptance_chances(target: Array, draft: Array) -> Array:
-    """Return α after each token: Σ min(p, q) of the rows [V]."""
-    return np.minimum(_chain(target, "target"), _chain(draft, "draft")).sum(axis=1)
-
-
-def speculative_sampling(
-    target: Array,
-    draft: Array,
-    tokens: int = 4,
-    sequences: int = 2000,
-    passes: int = 50,
-    seed: int = 0,
-    rule: Rule = "speculative",
-) -> Sampled:
-    """Sample many sequences at once, speculatively.
-
-    Args:
-        target, draft: [V, V] distributions of the next token after each.
-        tokens: k, drafts per pass.
-        sequences: that are sampled, each from a token at random.
-        passes: of each.
-        seed: of everything.
-        rule: ``speculative``; ``plain`` for the target alone, one token per pass; or, as a counterexample, ``trusting``: every draft is
-            taken as it is, which gives the draft's distribution.
-
-    Raises:
-        InputError: matrices that are no chains of one vocabulary, or counts that are not above zero.
-    """
-    p, q = _chain(target, "target"), _chain(draft, "draft")
-    if p.shape != q.shape:
-        raise InputError(f"target and draft have vocabularies of {len(p)} and {len(q)} tokens; they must have the same")
-    if min(tokens, sequences, passes) < 1:
-        raise InputError("tokens, sequences and passes must be at least 1")
-    random, size = np.random.default_rng(seed), len(p)
-    last = random.integers(size, size=sequences)
-    transitions = np.zeros((size, size), dtype=np.int64)
-    drafted = accepted = 0
-    for _ in range(passes):
-        going = np.ones(sequences, dtype=bool)  # all drafts so far were accepted
-        context = last.copy()
-        for _ in range(0 if rule == "plain" else tokens):
-            proposed = _draw(q[context], random)
-            chance = np.ones(sequences)
-            if rule == "speculative":
-                chance = np.minimum(1, p[context, proposed] / q[context, proposed])
-            taken = going & (random.random(sequences) < chance)
-            drafted += sequences
-            accepted += int(taken.sum())
-            np.add.at(transitions, (context[taken], proposed[taken]), 1)
-            refused = np.flatnonzero(going & ~taken)
-            if len(refused):
-                before = context[refused]
-                rest = np.maximum(p[before] - q[before], 0)
-                instead = _draw(rest / rest.sum(axis=1, keepdims=True), random)
-                np.add.at(transitions, (before, instead), 1)
-                last[refused] = instead
-            context = np.where(taken, proposed, context)
-            going = taken
-        bonus = _draw(p[context[going]], random)
-        np.add.at(transitions, (context[going], bonus), 1)
-        last[going] = bonus
-    return Sampled(transitions, passes * sequences, drafted, accepted)
-
-
-def goodness_of_fit(transitions: Array, target: Array) -> Fit:
-    """Test whether transitions were drawn from a chain: Pearson's χ² over all rows, those without counts left out.
-
-    Given the token before, tokens of a chain are independent, so each row of V classes adds V − 1 degrees of freedom.
-
-    Args:
-        transitions: [V, V] counts.
-        target: [V, V] distributions.
-    """
-    p = _chain(target, "target")
-    counts = np.asarray(transitions, dtype=float)
-    seen = counts.sum(axis=1) > 0
-    expected = counts[seen].sum(axis=1, keepdims=True) * p[seen]
-    possible = expected > 0
-    if counts[seen][~possible].any():
-        return Fit(math.inf, int(possible.sum() - seen.sum()), 0.0)
-    statistic = float((((counts[seen] - expected) ** 2)[possible] / expected[possible]).sum())
-    degrees = int(possible.sum() - seen.sum())
-    return Fit(statistic, degrees, chi_square_tail(statistic, degrees))
-
-
-def chi_square_tail(statistic: float, degrees: int) -> float:
-    """Return P(χ² ≥ statistic) with so many degrees of freedom: the regularised incomplete gamma function Q(n/2, x/2).
-
-    By its series below the mean and by Lentz's continued fraction above it (Numerical Recipes, section 6.2), to about 1e-12.
-    """
-    if degrees < 1 or statistic <= 0:
-        return 1.0
-    a, x = degrees / 2, statistic / 2
-    scale = math.exp(a * math.log(x) - x - math.lgamma(a))
-    if x < a + 1:
-        term = added = 1 / a
-        n = a
-        while abs(term) > added * 1e-15:
-            n += 1
-            term *= x / n
-            added += term
-        return max(1 - added * scale, 0.0)
-    b = x + 1 - a
-    c, d = 1e300, 1 / b
-    fraction = d
-    for i in range(1, 10_000):
-        factor = -i * (i - a)
-        b += 2
-        d = 1 / (factor * d + b)
-        c = b + factor / c
-        fraction *= c * d
-        if abs(c * d - 1) < 1e-15:
-            break
-    return scale * fraction
-
-
-def _draw(rows: Array, random: np.random.Generator) -> Array:
-    """Draw one token from each row of distributions."""
-    cumulated = rows.cumsum(axis=1)
-    drawn = random.random((len(rows), 1)) * cumulated[:, -1:]
-    return (cumulated > drawn).argmax(axis=1)
-
-
-def _chain(matrix: Array, name: str) -> Array:
-    rows = np.asarray(matrix, dtype=float)
-    if rows.ndim != 2 or rows.shape[0] != rows.shape[1] or (rows < 0).any() or not np.allclose(rows.sum(axis=1), 1):
-        raise InputError(f"{name} must be a square matrix whose rows are distributions that sum to 1")
-    return rows
+def speculation(scene: Scene) -> Topic:
+    """8. The rule of acceptance, tested on drawn tokens; and the speed-up of k drafted tokens by batch."""
+    demo, found = demonstration(), drafted(scene)
+    chance, of_draft = number(demo["p_value"]), number(demo["p_value_of_draft"])
+    most = max(scene.most_streams(scene.context), scene.streams, 2)
+    batches = lengths(1, most, scene.streams)
+    rows = [found.best(scene, streams) for streams in batches]
+    here = found.best(scene, scene.streams)
+    curves = [
+        found.at(scene, streams, drafts)
+        for streams in batches
+        for drafts in ([each for each in CURVES if each in found.known] or found.known)
+    ]
+    drafts, length = int(number(here["draft_tokens"])), number(here["tokens_per_pass"])
+    ends = break_even(found.passes, scene.context, drafts, length, max(most, MOST))
+    speedup, acceptance = number(here["speedup_ratio"]), found.plan.acceptance
+    if acceptance.rate is not None:
+        accepted = f"if {share(acceptance.rate)} of the drafts are accepted" + (
+            ", which is assumed" if acceptance.assumed else ""
+        )
+    else:
+        accepted = "as many being accepted as were measured"
+    streams = plural(scene.streams, "stream")
+    pays = (
+        f"With {streams} at {count(scene.context)} tokens, and {accepted}, {plural(drafts, 'draft')} per pass ({found.plan.draft.name}) "
+        f"give {significant(length)} tokens per pass and {times(speedup)} the speed"
+        + (f"; beyond {plural(ends, 'stream')} they no longer pay" if ends else "")
+        if speedup > 1
+        else f"With {streams} at {count(scene.context)} tokens it does not pay here: more rows and the drafts cost more time than they save"
+    )
+    return Topic(
+        number=8,
+        name="speculation",
+        claim="Speculative decoding changes the output.",
+        verdict=f"No, it keeps the distribution of the model's tokens. Drawn just now, {count(number(demo['samples']))} tokens with a bad "
+        f"draft ({significant(number(demo['demonstration_tokens_per_pass']))} tokens per pass of at most {TOKENS + 1}): a chi-squared test "
+        f"against the model's own distribution gives p = {chance:.2g} (no difference to be seen); the same test of the draft's tokens "
+        f"gives p {'< 1e-300' if of_draft < 1e-300 else f'= {of_draft:.0e}'}. What changes is speed. {pays}.",
+        finding=f"Speculation keeps the distribution (p = {chance:.2g}); "
+        + (f"here it is {times(speedup)} as fast" if speedup > 1 else "here it does not pay"),
+        reason=(
+            "A cheap draft proposes k tokens; the model computes the probabilities of all of them in one pass. A token that the draft "
+            "likes more than the model does (q > p) is kept only with chance p/q, and what is refused is drawn anew from what the draft "
+            "gave too little. Both together are exactly p for every token. With greedy decoding, a draft is kept if it is the model's own "
+            "choice, and the text is the same (but for rounding, as in any other batch).",
+            "It is faster because a decode step waits for memory: k + 1 rows read the weights and the KV cache once, as one row does. "
+            f"Here one row takes {seconds(number(here['decode_step_s']))}, {drafts + 1} rows take "
+            f"{seconds(number(here['verification_s']))}. In a large batch the rows of others use up that slack.",
+        ),
+        numbers={
+            **demo,
+            "draft": found.plan.draft.name,
+            "acceptance_share": acceptance.rate,
+            "acceptance_assumed": bool(acceptance.assumed),
+            **here,
+            "pays_until_streams": ends,
+        },
+        labels={
+            "samples": "demonstration: tokens drawn",
+            "vocabulary_tokens": "demonstration: vocabulary",
+            "demonstration_drafts": "demonstration: drafts per pass",
+            "demonstration_tokens_per_pass": "demonstration: tokens per pass",
+            "degrees_of_freedom": "degrees of freedom of the test",
+            "chi_squared": "chi-squared against the model's distribution",
+            "p_value": "chance of a larger one if they are alike",
+            "chi_squared_of_draft": "chi-squared of what the draft proposed",
+            "p_value_of_draft": "chance of a larger one if that were alike",
+            "largest_deviation": "largest deviation of a token's frequency after another",
+            "draft": "what drafts",
+            "acceptance_share": "α: chance that a draft is accepted if those before it were",
+            "acceptance_assumed": "α is assumed"
+            + (f", as of {ASSUMED[found.plan.draft.method][1]}" if acceptance.assumed else ""),
+            "streams": "streams",
+            "draft_tokens": "k: drafts per pass" + ("" if found.plan.tokens else ", the best number"),
+            "tokens_per_pass": "tokens per pass",
+            "decode_step_s": "decode step without",
+            "verification_s": "step of k + 1 rows per sequence",
+            "drafting_s": "k drafts",
+            "host_s": "what the engine's host adds",
+            "tpot_s": "TPOT with",
+            "speedup_ratio": "speed-up",
+            "pays_until_streams": f"largest batch for which {plural(drafts, 'draft')} pay"
+            + ("" if ends is not None else f" (all do that were tried, up to {max(most, MOST):,})"),
+        },
+        tables=(
+            table(
+                "batches",
+                f"{'Speed-up' if found.plan.tokens else 'Best k'} by batch, {accepted} (contexts of {count(scene.context)} tokens)",
+                {
+                    "streams": "batch",
+                    "draft_tokens": "k",
+                    "tokens_per_pass": "tokens/pass",
+                    "decode_step_s": "TPOT without",
+                    "verification_s": "verify",
+                    "drafting_s": "draft",
+                    "host_s": "host",
+                    "tpot_s": "TPOT with",
+                    "speedup_ratio": "speed-up",
+                },
+                rows,
+            ),
+            table(
+                "curves",
+                "Speed-up by batch and k",
+                {"streams": "batch", "draft_tokens": "k", "speedup_ratio": "speed-up", "tpot_s": "TPOT"},
+                curves,
+                shown=False,
+            ),
+        ),
+        formulas=(
+            "keep x ~ q with chance min(1, p(x)/q(x)), else draw from max(p − q, 0)/Σ: q·min(1, p/q) + max(p − q, 0) = p",
+            "tokens per pass = (1 − α^(k+1))/(1 − α); TPOT = (T(k + 1 rows per sequence) + k drafts + host)/tokens per pass",
+        ),
+        sources=(
+            "Leviathan et al., Fast Inference from Transformers via Speculative Decoding, ICML 2023, arXiv:2211.17192",
+            "Chen et al., Accelerating LLM Decoding with Speculative Sampling, 2023, arXiv:2302.01318",
+            "Li et al., EAGLE-3: Scaling up Inference Acceleration of LLMs via Training-Time Test, 2025, arXiv:2503.01840",
+        ),
+    )

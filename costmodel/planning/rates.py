@@ -32,7 +32,7 @@ def closed_form(server: Server, slo: Slo, rate: float, prompt: int, output: int,
     settings, context = server.settings, prompt + output // 2
     most = min(settings.max_num_seqs, settings.token_budget - 1)
     if settings.usable_blocks is not None:
-        most = min(most, settings.usable_blocks // -(-(prompt + output) // settings.block_tokens))
+        most = min(most, settings.usable_blocks // settings.blocks_of(prompt + output))
     if slo.tpot_s is None:
         most = min(most, MOST_WITHOUT_LIMIT)
 

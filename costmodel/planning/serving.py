@@ -129,6 +129,10 @@ def make_site(options: PlanOptions, prompt: int, others: Mapping[str, Any] | Non
     """
     for name in options:
         if name not in PlanOptions.__annotations__:
+            if name == "speculation":
+                raise InputError(
+                    "this is not answered with speculation; predict, plan_memory, plan_replicas, plan_disaggregation and simulations are"
+                )
             if name in ServerOptions.__annotations__:
                 raise InputError(f"{shown(name)} has no part in this question; leave it out")
             close = nearest(name, [*PlanOptions.__annotations__, *(others or ())])

@@ -95,7 +95,7 @@ def longest_gap_s(clock: Clock, load: Steady, budget: int) -> float:
     decode = decode_s(clock, load)
     if not load.prompts:
         return decode
-    steps = tallest_candidates(load.prompt, load.prompts, budget - load.streams, load.cached)
+    steps = tallest_candidates(load.prompt, load.prompts, budget - load.streams, load.cached, clock.windows)
     return max(decode, *(mixed_s(clock, load, chunks) for chunks in steps))
 
 

@@ -192,7 +192,7 @@ def make_traffic(
     if server.starts is not None and options.get("max_model_len") is not None:
         said = tuple(text for text in said if "will not start" not in text)  # is the answer
     elif server.starts is not None and server.settings.usable_blocks is not None:
-        held = server.settings.usable_blocks // -(-sum(lengths) // server.settings.block_tokens)
+        held = server.settings.usable_blocks // server.settings.blocks_of(sum(lengths))
         said += (f"the KV cache of a server holds {held:,} requests of {lengths[0]:,} + {lengths[1]:,} tokens at once",)
     said += of_load(
         server.fitted, found.running, lengths[0] + lengths[1] / 2, longest_prompt(traffic), server.settings.token_budget

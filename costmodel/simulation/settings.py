@@ -78,6 +78,10 @@ class Settings:
         """Blocks that requests can have: all but the null block."""
         return None if self.kv_blocks is None else self.kv_blocks - 1
 
+    def blocks_of(self, tokens: int) -> int:
+        """Return the blocks that a sequence takes which ends with ``tokens``, those for its windows and states included."""
+        return self.seats.of(tokens) + -(-tokens // self.block_tokens)
+
     @property
     def longest(self) -> float:
         """Longest sequence that the engine can hold, prompt and answer; infinity for no limit [tokens]."""

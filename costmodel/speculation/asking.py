@@ -216,7 +216,8 @@ def _spike(on_rung: Speculator, load: Load, tokens: int) -> tuple[float, int] | 
     if load.budget is not None and load.budget <= taken:
         return None
     room = chunk_room(load.budget, taken)
-    steps = tallest_candidates(load.prompt, load.prompts, room, load.cached)
+    windows = on_rung.target.windows + (on_rung.draft.first.windows if on_rung.draft else ())
+    steps = tallest_candidates(load.prompt, load.prompts, room, load.cached, windows)
     heights = [on_rung.pass_time(load.streams, load.context, tokens, chunks).total_s for chunks in steps]
     return max(heights), step_count(load.prompt - load.cached, load.prompts, room)
 

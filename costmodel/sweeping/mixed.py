@@ -79,8 +79,15 @@ def prefills_together(parameters: Parameters, prompt: Floats, count: Floats) -> 
 
 def chunk_sum(parameters: Parameters, prompt: Floats, room: Floats, decodes: Floats, context: Floats) -> Floats:
     """Return Σ T of the mixed steps in which prompts are prefilled, ``room`` tokens at a time [s]; flat arrays."""
+    return chunk_times(parameters, prompt, room, decodes, context)[0]
+
+
+def chunk_times(
+    parameters: Parameters, prompt: Floats, room: Floats, decodes: Floats, context: Floats
+) -> tuple[Floats, Floats]:
+    """Return the sum and the longest of the mixed steps in which prompts are prefilled, ``room`` tokens at a time [s]; flat arrays."""
     steps = np.ceil(prompt / room)
-    found = np.empty(len(prompt))
+    found, longest = np.empty(len(prompt)), np.empty(len(prompt))
     start, ends = 0, np.cumsum(steps)
     while start < len(found):
         taken = ends[start - 1] if start else 0.0
@@ -93,5 +100,6 @@ def chunk_sum(parameters: Parameters, prompt: Floats, room: Floats, decodes: Flo
         cached = number * spread[1]
         times = seconds(parameters, np.minimum(spread[1], spread[0] - cached), cached, spread[2], spread[3])
         found[part] = np.add.reduceat(times, firsts)
+        longest[part] = np.maximum.reduceat(times, firsts)
         start = stop
-    return found
+    return found, longest

@@ -20,7 +20,7 @@ from costmodel.sweeping.columns import Column, Floats
 from costmodel.sweeping.fitting import Room, room_of
 from costmodel.sweeping.grid import INNER, Grid, part_of
 from costmodel.sweeping.loops import solve_loops
-from costmodel.sweeping.mixed import chunk_sum, seconds
+from costmodel.sweeping.mixed import chunk_times, seconds
 from costmodel.sweeping.rows import types_of
 
 ANSWERED, NO_ROOM, MANY_STEPS, TOO_LONG, NO_CACHE, NO_FIT, LOOP_LONG, LOOP_PLACES, LOOP_FIT = range(9)
@@ -172,8 +172,9 @@ def _times(parameters: Parameters, points: Points, timed: Any) -> dict[str, Any]
     split = before > 0
     if split.any():
         whole, n, d, x = before[split], room[split], streams[split], context[split]
-        tallest[split] = np.maximum(last[split], seconds(parameters, n, (whole - 1) * n, d, x))
-        duration[split] += chunk_sum(parameters, whole * n, n, d, x)
+        total, longest = chunk_times(parameters, whole * n, n, d, x)
+        tallest[split] = np.maximum(last[split], longest)
+        duration[split] += total
 
     def spread(values: Floats) -> Floats:
         found = np.full(usable.shape, np.nan)

@@ -98,6 +98,15 @@ def test_a_memory_plan_names_the_draft() -> None:
         ("plan chunk --itl-ms 50 --cached-prefix 8000", "use at most 7999"),
         ("plan batch --tpot-ms 20 --cached-prefix 100", "give --prompt"),
         ("plan memory --draft-model eagl", "did you mean eagle"),
+        ("plan memory --speculative-tokens 3", "give --draft-model"),
+        (
+            "plan chunk --itl-ms 50 --draft-model eagle",
+            "`plan replicas`, `plan disaggregation` and `simulate` run with one",
+        ),
+        ("plan batch --tpot-ms 20 --acceptance 0.5", "--acceptance: this is not answered with speculative decoding"),
+        ("plan prompt --itl-ms 50 --speculative-model eagle", "`costmodel predict` has the pass"),
+        ("plan gpu --itl-ms 50 --num-speculative-tokens 3", "is not answered with speculative decoding"),
+        ("sweep --gpu h100 --draft-model eagle", "is not answered with speculative decoding"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(command: str, said: str) -> None:

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import chi2
 
 from costmodel.errors import InputError
-from costmodel.explaining.speculation import (
+from costmodel.explaining.sampling import (
     acceptance_chances,
     chi_square_tail,
     example_models,

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from costmodel.building import build_parameters, build_textbook
-from costmodel.deployment import Deployment
+import costmodel
+from costmodel.architecture.families import architecture_from_config
+from costmodel.building import build_parameters, build_textbook, roofline_parameters
+from costmodel.deployment import Deployment, deploy, deploy_architecture
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.work import Chunk
 from costmodel.errors import InputError
 from costmodel.hardware.calibration import Calibration
 from costmodel.prediction import predict
-from costmodel.rungs import MAX_STEPS, Load, mixed_seconds, textbook_seconds
+from costmodel.rungs import MAX_STEPS, Load, longest_step, mixed_seconds, textbook_seconds, textbook_spike
 from costmodel.spike import (
     PERCENTILES,
     chunk_room,
@@ -25,6 +27,7 @@ from costmodel.spike import (
     tallest_candidates,
     visibility,
 )
+from tests.architecture.mixed_configs import MIXED
 from tests.strategies import calibrations, deployments, examples
 
 # --- mixed steps ------------------------------------------------------------------------------------------------------
@@ -115,13 +118,40 @@ def test_the_longest_step_is_among_the_candidates(
     parameters = build_parameters(deployment, CalibratedRates(calibration) if calibration else None)
     load = Load(prompt, prompts, streams, context, room + streams, 10.0)
     exhaustive = max(mixed_seconds(parameters, load, chunks) for chunks in mixed_steps(prompt, prompts, room))
-    chunks, seconds = longest(load.candidates(), lambda chunks: mixed_seconds(parameters, load, chunks))
+    chunks, seconds = longest(
+        load.candidates(parameters.windows), lambda chunks: mixed_seconds(parameters, load, chunks)
+    )
     assert seconds == pytest.approx(exhaustive, rel=1e-12)
     assert seconds == mixed_seconds(parameters, load, chunks)
     textbook = build_textbook(deployment)
     exhaustive = max(textbook_seconds(textbook, chunks) for chunks in mixed_steps(prompt, prompts, room))
     _, seconds = longest(load.candidates(), lambda chunks: textbook_seconds(textbook, chunks))
     assert seconds == pytest.approx(exhaustive, rel=1e-12)
+
+
+@examples(40)
+@given(st.integers(1, 700), st.integers(1, 3), st.integers(3, 130), st.integers(0, 500))
+def test_where_local_chunks_begin_steps_are_shorter_again(prompt: int, prompts: int, room: int, cached: int) -> None:
+    config = {**MIXED["llama-4"], "text_config": {**MIXED["llama-4"]["text_config"], "attention_chunk_size": 40}}
+    deployment = deploy_architecture(architecture_from_config(config, "llama-4"), "b200", tp=8)
+    parameters, textbook = roofline_parameters(deployment), build_textbook(deployment)
+    cached = min(cached, prompt - 1)
+    load = Load(prompt, prompts, 4, 100, room + 4, 10.0, cached)
+    steps = list(mixed_steps(prompt, prompts, room, cached))
+    assert longest_step(parameters, load)[1] == max(mixed_seconds(parameters, load, chunks) for chunks in steps)
+    assert textbook_spike(textbook, load)[1] == max(textbook_seconds(textbook, chunks) for chunks in steps)
+
+
+def test_the_longest_step_of_llama_4_is_the_last_before_a_chunk_begins() -> None:
+    deployment = deploy("Llama-4-Scout-17B-16E-Instruct", "b200", tp=8)
+    load = Load(18_432, 1, 8, 500, 2056, 10.0)
+    chunks, _ = longest_step(roofline_parameters(deployment), load)
+    assert chunks == [Chunk(2048, 14_336)]  # the two after it begin the third chunk of 8,192
+    document = costmodel.predict(18_432, "b200", "Llama-4-Scout-17B-16E-Instruct", tp=8, streams=8, chunk=2056)
+    [row] = costmodel.sweep(
+        model="Llama-4-Scout-17B-16E-Instruct", gpu="b200", tp=8, prompt=18_432, streams=8, chunk=2056
+    ).rows
+    assert row.spike_s == pytest.approx(document.spike.height_s, rel=1e-12)
 
 
 def test_one_prompt_needs_two_candidates_at_most() -> None:

@@ -1,0 +1,202 @@
+"""Figures of misunderstandings: arithmetic intensity, KV heads, what is cached, tiles, and speculation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from costmodel.cli.figures import style
+from costmodel.cli.figures.explained_costs import GB, framed, number, numbers, scale_log, scale_tokens
+from costmodel.cli.figures.labels import Box, Label, place_labels, trace
+from costmodel.cli.text import size
+from costmodel.explaining.documents import Topic
+
+TERA = 1e12
+
+
+def draw_decode_bound(topic: Topic, foot: str) -> Figure:
+    """Draw the roofline of the GPU with decode and prefill on it."""
+    table = topic.table("points")
+    intensity, rate = numbers(table, "flops_per_byte"), numbers(table, "flops_per_s") / TERA
+    peak, bandwidth = number(topic, "peak_flops_per_s") / TERA, number(topic, "bandwidth_bytes_per_s") / TERA
+    ridge = number(topic, "ridge_flops_per_byte")
+    shown = intensity > 0
+    low, high = min(float(intensity[shown].min()), ridge) / 3, max(float(intensity[shown].max()), ridge) * 6
+    with style.styled():
+        figure, (axes,) = framed(topic, foot)
+        xs = [low, ridge, high]
+        ys = [low * bandwidth, peak, peak]
+        axes.plot(xs, ys, color=style.INK, linewidth=2)
+        axes.axvline(ridge, color=style.GREY, linewidth=1.4, linestyle=style.DOTTED)
+        axes.axvspan(low, ridge, facecolor=style.SKY, alpha=0.13, linewidth=0)
+        axes.set_xscale("log")
+        axes.set_xlim(low, high)
+        scale_log(axes, [*rate[shown], peak * 1.6, low * bandwidth], "attained at best (TFLOP/s)")
+        ticks = style.decades(low, high)
+        axes.set_xticks(ticks, [style.plain(tick) for tick in ticks])
+        axes.minorticks_off()
+        axes.set_xlabel("arithmetic intensity (FLOPs per byte)")
+        for index in np.flatnonzero(shown):
+            decode = str(table.rows[index]["what"]).startswith("decode")
+            color, marker = (style.BLUE, "o") if decode else (style.VERMILLION, "D")
+            axes.plot(
+                intensity[index], rate[index], marker, zorder=4, color=color, **style.mark(color, 13, hollow=decode)
+            )
+        style.settle(figure)
+        points = np.concatenate([trace(axes, xs, ys), trace(axes, [ridge, ridge], list(axes.get_ylim()))])
+        labels = [
+            Label(
+                float(intensity[index]),
+                float(rate[index]),
+                f"{table.rows[index]['what']}\n{style.significant(float(intensity[index]))} FLOP/B",
+            )
+            for index in np.flatnonzero(shown)
+        ]
+        across = axes.get_xaxis_transform()
+        written = [
+            axes.text(ridge, height, text, transform=across, ha=side, va="bottom", size=style.SMALL_SIZE)
+            for height, text, side in (
+                (0.03, f" ridge point {ridge:,.0f}", "left"),
+                (0.1, "waits for memory ← ", "right"),
+                (0.1, " → waits for multipliers", "left"),
+            )
+        ]
+        boxes = [text.get_window_extent(style.renderer(figure)) for text in written]
+        taken: list[Box] = [(box.x0, box.y0, box.x1, box.y1) for box in boxes]
+        place_labels(figure, axes, labels, points, taken)
+    return figure
+
+
+VARIANTS = ((style.GREY, "//"), (style.BLUE, ""), (style.ORANGE, "xx"))
+QUANTITIES = (
+    ("prefill_attention_flops", "attention's FLOPs\n(prompt)"),
+    ("decode_attention_flops", "attention's FLOPs\n(decode)"),
+    ("projection_flops_per_token", "projections' FLOPs\n(q, k, v, o)"),
+    ("kv_bytes_per_token", "KV cache\n(bytes per token)"),
+    ("decode_step_s", "decode step\n(time)"),
+)
+
+
+def draw_gqa(topic: Topic, foot: str) -> Figure:
+    """Draw FLOPs, bytes and time of the model with other numbers of KV heads, relative to one per query head."""
+    table = topic.table("variants")
+    width = 0.8 / len(table.rows)
+    with style.styled():
+        figure, (axes,) = framed(topic, foot)
+        names = [str(name) for name in table.column("variant")]
+        handles = [Patch(facecolor=color, hatch=hatch, edgecolor="white") for color, hatch in VARIANTS[: len(names)]]
+        style.add_legend(figure, handles, names, 1 if max(map(len, names)) > 40 else 3)
+        tallest = 0.0
+        for place, (key, _) in enumerate(QUANTITIES):
+            values = 100 * numbers(table, key) / numbers(table, key)[0]
+            tallest = max(tallest, float(values.max()))
+            for index, value in enumerate(values):
+                color, hatch = VARIANTS[index]
+                at = place + (index - (len(values) - 1) / 2) * width
+                axes.bar(at, value, width * 0.94, color=color, hatch=hatch, edgecolor="white")
+                axes.text(at, value, f"{value:.3g}", ha="center", va="bottom", size=style.SMALL_SIZE)
+        axes.set_ylim(0, 1.12 * tallest)
+        ticks = style.nice_ticks(0, tallest, 6)
+        axes.set_yticks(ticks, [style.plain(tick) for tick in ticks])
+        axes.set_xticks(range(len(QUANTITIES)), [label for _, label in QUANTITIES])
+        axes.set_ylabel("MHA, one KV head per query head = 100")
+        axes.tick_params(axis="x", length=0)
+        style.settle(figure)
+    return figure
+
+
+def draw_kv_cache(topic: Topic, foot: str) -> Figure:
+    """Draw the bytes of a token that are kept, and those that are not, on a logarithmic axis."""
+    table = topic.table("kept")
+    values, kept = numbers(table, "bytes"), numbers(table, "kept") > 0
+    with style.styled():
+        figure, (axes,) = framed(topic, foot)
+        looks = ((style.GREEN, "", "kept in the cache"), (style.PALE, "//", "never stored"))
+        handles = [Patch(facecolor=color, hatch=hatch, edgecolor=style.GREY) for color, hatch, _ in looks]
+        style.add_legend(figure, handles, [name for *_, name in looks], 2)
+        for place, value in enumerate(values):
+            color, hatch, _ = looks[0 if kept[place] else 1]
+            axes.barh(place, value, 0.62, color=color, hatch=hatch, edgecolor=style.GREY)
+            axes.text(value * 1.06, place, size(float(value)), va="center", size=style.SMALL_SIZE)
+        axes.set_yticks(range(len(values)), [str(name) for name in table.column("what")])
+        axes.invert_yaxis()
+        axes.set_xscale("log")
+        low, high = float(values.min()) / 4, float(values.max()) * 3
+        axes.set_xlim(low, high)
+        ticks = [tick for tick in (10.0**power for power in range(16)) if low <= tick <= high]
+        axes.set_xticks(ticks, [size(tick) for tick in ticks])
+        axes.minorticks_off()
+        axes.set_xlabel("per token, all layers (bytes)")
+        style.settle(figure)
+    return figure
+
+
+def draw_flash_attention(topic: Topic, foot: str) -> Figure:
+    """Draw bytes moved with scores in memory and in tiles, and the times of moving and of multiplying."""
+    table = topic.table("prompts")
+    prompt = numbers(table, "prompt_tokens")
+    again = numbers(topic.table("curves"), "tiled_again_bytes") / GB
+    naive, tiled = numbers(table, "naive_bytes") / GB, numbers(table, "tiled_bytes") / GB
+    times = [numbers(table, key) for key in ("naive_moving_s", "tiled_moving_s", "computing_s")]
+    factor, unit = style.time_unit(float(max(each.max() for each in times)))
+    with style.styled():
+        figure, (left, right) = framed(topic, foot, 2)
+        curves: tuple[tuple[Any, str, Any], ...] = (
+            (naive, "scores in memory", style.LOOKS[0]),
+            (again, "tiles, K and V again for each", style.LOOKS[7]),
+            (tiled, "tiles, K and V once", style.LOOKS[1]),
+        )
+        for values, name, look in curves:
+            left.plot(prompt, values, color=look[0], linestyle=look[1], marker=look[2], label=name, markersize=7)
+        scale_log(left, [naive, again, tiled], "moved by attention (GB)")
+        named: tuple[tuple[Any, str, Any], ...] = (
+            (times[0], "moving, scores in memory", style.LOOKS[0]),
+            (times[1], "moving, in tiles", style.LOOKS[1]),
+            (times[2], "multiplying, both ways", style.LOOKS[5]),
+        )
+        for values, name, look in named:
+            right.plot(
+                prompt, values / factor, color=look[0], linestyle=look[1], marker=look[2], label=name, markersize=7
+            )
+        scale_log(right, [each / factor for each in times], f"time at full bandwidth or peak ({unit})")
+        for axes in (left, right):
+            scale_tokens(axes, prompt, "prompt (tokens)")
+            axes.legend(loc="upper left")
+            low, high = axes.get_ylim()
+            axes.set_ylim(low, high * (high / low) ** 0.28)
+        style.settle(figure)
+    return figure
+
+
+def draw_speculation(topic: Topic, foot: str) -> Figure:
+    """Draw the speed-up of some numbers of draft tokens against the batch."""
+    table = topic.table("curves")
+    batch, drafts, speedup = (numbers(table, key) for key in ("streams", "draft_tokens", "speedup_ratio"))
+    acceptance = number(topic, "acceptance_share")
+    with style.styled():
+        figure, (axes,) = framed(topic, foot)
+        for look, k in zip(style.LOOKS, sorted(set(drafts)), strict=False):
+            chosen = drafts == k
+            axes.plot(
+                batch[chosen], speedup[chosen], color=look[0], linestyle=look[1], marker=look[2], markersize=8,
+                label=f"k = {k:.0f} drafts per pass",
+            )  # fmt: skip
+        top = 1.15 * max(float(speedup.max()), 1.2)
+        axes.axhline(1, color=style.INK, linewidth=1.6)
+        axes.axhspan(0, 1, facecolor="none", edgecolor=style.GREY, hatch="//", alpha=0.25, linewidth=0)
+        axes.text(
+            0.99, 0.98, "below: it does not pay ", transform=axes.get_yaxis_transform(), ha="right", va="top", size=style.SMALL_SIZE,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 2},
+        )  # fmt: skip
+        axes.set_ylim(0, top)
+        ticks = style.nice_ticks(0, top, 7)
+        axes.set_yticks(ticks, [style.plain(tick, ticks[1] - ticks[0]) for tick in ticks])
+        axes.set_ylabel(f"speed-up if {acceptance:.0%} of drafts are accepted (×)".replace("%", " %"))
+        axes.grid(True, axis="y")
+        scale_tokens(axes, batch, "batch (sequences)")
+        style.add_legend(figure, *axes.get_legend_handles_labels(), 3)
+        style.settle(figure)
+    return figure

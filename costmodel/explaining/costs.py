@@ -1,0 +1,369 @@
+"""Misunderstandings 1 to 3: long contexts, large batches, and what is expensive."""
+
+from __future__ import annotations
+
+from costmodel.checks import MAX_TOKENS
+from costmodel.explaining import ruler
+from costmodel.explaining.documents import Cell, Topic
+from costmodel.explaining.scene import MATRICES, MOST_STREAMS, Scene, flops_of, lengths, of, time_of
+from costmodel.explaining.tables import number, table
+from costmodel.explaining.words import count, plural, seconds, share, size, times
+from costmodel.solving import largest
+
+LONG = 131_072
+"""128k, the window that the claim is about [tokens]."""
+SHORT = 1_024
+
+
+def long_context(scene: Scene) -> Topic:
+    """1. What a window of 128k costs; what it is worth needs a measurement of quality, which is cited.
+
+    Time of a prompt n: linear in n for the matrices, n(n + 1)/2 pairs for attention. A decode step reads n·(KV bytes per token).
+    """
+    window = scene.architecture.max_positions or LONG
+    at = min(window, LONG)
+    rows: list[dict[str, Cell]] = []
+    for tokens in lengths(min(SHORT, max(at // 8, 1)), at, min(scene.context, at)):
+        alone, step = scene.prefill(tokens), scene.decode(1, tokens)
+        exact, pool = scene.prefill(tokens, floor=True), scene.pool()
+        rows.append(
+            {
+                "context_tokens": tokens,
+                "prefill_s": time_of(alone),
+                "attention_time_share": time_of(of(alone, ["attention"])) / time_of(alone),
+                "attention_flops_share": flops_of(of(exact, ["attention"])) / flops_of(exact),
+                "decode_step_s": time_of(step),
+                "kv_bytes": float(pool.stream(tokens) * pool.block_bytes[0]),
+                "sequences_that_fit": scene.most_streams(tokens),
+            }
+        )
+    short, long = rows[0], rows[-1]
+    grown = number(long["prefill_s"]) / number(short["prefill_s"])
+    fits = int(number(long["sequences_that_fit"]))
+    measured = ruler.measured_of(scene.architecture.name)
+    numbers: dict[str, Cell] = {
+        "window_tokens": window,
+        **{key: long[key] for key in long},
+        "prefill_ratio": grown,
+        "length_ratio": at / number(short["context_tokens"]),
+        "decode_step_short_s": short["decode_step_s"],
+        "measured_effective_tokens": measured.effective if measured else None,
+        "kv_cache_bytes": float(scene.pool().usable * scene.pool().block_bytes[0]),
+    }
+    quality = (
+        f"RULER measured {measured.name}: of {count(measured.claimed)} tokens that it claims, {count(measured.effective)} "
+        f"are effective; its score falls from {measured.scores[0]} at 4k to {measured.scores[-1]} at 128k."
+        if measured
+        else f"Published measurements do not have {scene.architecture.name}; the models of the table below, which claim 64k to 1M "
+        "tokens, were effective to 32k or 64k. Measure yours at the length that you need."
+    )
+    room = f"{plural(fits, 'such sequence')} fit into the KV cache" if fits else "not one such sequence fits"
+    return Topic(
+        number=1,
+        name="long-context",
+        claim="128k of context means 128k that work well.",
+        verdict=f"No. The window says what is accepted, not what is used well: the effective context is shorter. {quality} And all "
+        f"of it is paid for: {count(at)} tokens take {seconds(number(long['prefill_s']))} to prefill "
+        f"({share(number(long['attention_time_share']))} of it attention) and {size(number(long['kv_bytes']))} of KV cache; {room}.",
+        finding=f"A context of {count(at)} tokens is paid for in full: {seconds(number(long['prefill_s']))} of prefill, "
+        f"{size(number(long['kv_bytes']))} of KV cache",
+        reason=(
+            "The length that a model accepts is how many positions it was trained or extended to encode. How well it finds and "
+            "combines what stands there is another matter, which only tests of the answers show; no cost model can.",
+            f"The cost is certain. From {count(number(short['context_tokens']))} to {count(at)} tokens the prompt is "
+            f"{times(at / number(short['context_tokens']))} as long and its prefill takes {times(grown)} as long: matrices grow with n, "
+            "attention with n². Every further token of the answer reads the whole context again from memory.",
+        ),
+        numbers=numbers,
+        labels={
+            "window_tokens": "window of the model's config",
+            "context_tokens": "looked at here",
+            "prefill_s": "time to prefill it, alone",
+            "attention_time_share": "share of that time in attention",
+            "attention_flops_share": "share of the FLOPs in attention",
+            "decode_step_s": "time of a decode step of one such stream",
+            "kv_bytes": "its KV cache",
+            "sequences_that_fit": "sequences of that length in the KV cache",
+            "prefill_ratio": f"prefill time over that of {number(short['context_tokens']):,.0f} tokens",
+            "length_ratio": "length over that",
+            "decode_step_short_s": f"decode step of one stream at {number(short['context_tokens']):,.0f} tokens",
+            "measured_effective_tokens": "effective context, as RULER measured it",
+            "kv_cache_bytes": "KV cache of a GPU",
+        },
+        tables=(
+            table(
+                "lengths",
+                "What a context costs (one sequence)",
+                {
+                    "context_tokens": "tokens",
+                    "prefill_s": "prefill",
+                    "attention_time_share": "in attention",
+                    "attention_flops_share": "of FLOPs",
+                    "decode_step_s": "decode step",
+                    "kv_bytes": "KV cache",
+                    "sequences_that_fit": "fit",
+                },
+                rows,
+            ),
+            table(
+                "measured",
+                "Effective context, as measured (RULER)",
+                {
+                    "model": "model",
+                    "claimed_tokens": "claimed",
+                    "effective_tokens": "effective",
+                    "score": "score at 128k",
+                },
+                [
+                    {
+                        "model": item.name,
+                        "claimed_tokens": item.claimed,
+                        "effective_tokens": item.effective,
+                        "score": item.scores[-1],
+                    }
+                    for item in ruler.MEASURED
+                ],
+            ),
+        ),
+        formulas=(
+            "prefill(n) = Σ matrices 2·P·n/F + 4·h·d_h·L·n(n + 1)/2/F; KV bytes = n·2·h_kv·d_h·b_kv·L, in whole blocks",
+            "decode step of one stream = (weights + n·KV bytes per token)/W; efficiencies and overheads on the calibrated rung",
+        ),
+        sources=(
+            ruler.SOURCE,
+            "also: Liu et al., Lost in the Middle, TACL 2024, arXiv:2307.03172; Modarressi et al., NoLiMa, ICML 2025, arXiv:2502.05167",
+        ),
+    )
+
+
+def batch_size(scene: Scene) -> Topic:
+    """2. A decode step of B sequences takes t_shared + B·t_own: tokens/s = B/T saturates at 1/t_own while T goes on growing."""
+    context, most = scene.context, scene.most_streams(scene.context)
+    one = time_of(scene.decode(1, context))
+    limit = max(most, 1)
+    double = largest(lambda streams: time_of(scene.decode(streams, context)), 2 * one, 1, MOST_STREAMS) or 1
+    rows: list[dict[str, Cell]] = []
+    for streams in lengths(1, 2 ** max(limit, scene.streams, double).bit_length(), scene.streams, most, double):
+        step, pool = scene.decode(streams, context), scene.pool(streams)
+        needed, tpot = streams * pool.stream(context), time_of(step)
+        rows.append(
+            {
+                "streams": streams,
+                "tpot_s": tpot,
+                "tokens_per_s": streams / tpot,
+                "attention_time_share": time_of(of(step, ["attention"])) / tpot,
+                "kv_bytes": float(needed * pool.block_bytes[0]),
+                "fits": bool(needed <= pool.usable),
+            }
+        )
+    mixing = ("attention", "states")  # what a sequence has of its own: K and V, and states
+    own = time_of(of(scene.decode(scene.streams, context), mixing)) / scene.streams
+    shared = one - time_of(of(scene.decode(1, context), mixing))
+    now = time_of(scene.decode(scene.streams, context))
+    full, half = time_of(scene.decode(limit, context)), max(limit // 2, 1)
+    before = time_of(scene.decode(half, context))
+    gain, loss = limit / full / (half / before), full / before
+    memory = (
+        f"the KV cache holds {plural(most, 'sequence')} of {count(context)} tokens and not one more"
+        if most
+        else f"not one sequence of {count(context)} tokens fits beside the weights"
+    )
+    return Topic(
+        number=2,
+        name="batch-size",
+        claim="The bigger the batch, the better.",
+        verdict=f"Only up to two limits: every reader's TPOT, and the memory for the KV cache. Alone, a stream gets a token every "
+        f"{seconds(one)}; {scene.streams} together every {seconds(now)}; from {count(double + 1)} on it is more than twice as slow as "
+        f"alone. Here {memory}."
+        + (
+            f" Filling it from {half} to {limit} sequences makes {times(gain)} the tokens/s, and everyone waits {times(loss)} as long."
+            if most > 1
+            else ""
+        ),
+        finding=f"A batch ends where memory does, here at {plural(most, 'sequence')}, and slows everyone: "
+        f"{seconds(one)} alone, {seconds(full)} at the end",
+        reason=(
+            "A decode step reads all weights once, for everybody in the batch: that part is shared, and a larger batch makes each token "
+            f"cheaper (weights and all that does not grow with contexts: {seconds(shared)}).",
+            f"But each sequence brings its own KV cache, which nobody shares: {seconds(own)} more per step and sequence at "
+            f"{count(context)} tokens. The step grows with the batch, tokens/s approach one per {seconds(own)}, and the cache fills up.",
+        ),
+        numbers={
+            "tpot_one_s": one,
+            "tpot_s": now,
+            "tokens_per_s": scene.streams / now,
+            "shared_s": shared,
+            "own_s": own,
+            "most_streams_in_kv_cache": most,
+            "tpot_at_most_s": full if most else None,
+            "at_most_tokens_per_s": limit / full if most else None,
+            "most_streams_at_twice_the_tpot": double,
+            "kv_cache_bytes": float(scene.pool().usable * scene.pool().block_bytes[0]),
+        },
+        labels={
+            "tpot_one_s": "TPOT of one stream",
+            "tpot_s": f"TPOT of {plural(scene.streams, 'stream')}",
+            "tokens_per_s": "their tokens per second, together",
+            "shared_s": "part of a step that all share (one stream, attention left out)",
+            "own_s": "part that each sequence adds: its own KV cache",
+            "most_streams_in_kv_cache": "most sequences in the KV cache",
+            "tpot_at_most_s": "TPOT there",
+            "at_most_tokens_per_s": "tokens per second there",
+            "most_streams_at_twice_the_tpot": "most sequences with at most twice the TPOT of one",
+            "kv_cache_bytes": "KV cache of a GPU",
+        },
+        tables=(
+            table(
+                "batches",
+                f"Decode steps at {count(context)} tokens of context",
+                {
+                    "streams": "batch",
+                    "tpot_s": "TPOT",
+                    "tokens_per_s": "tokens/s",
+                    "attention_time_share": "in attention",
+                    "kv_bytes": "KV cache",
+                    "fits": "fits",
+                },
+                rows,
+            ),
+        ),
+        formulas=(
+            "TPOT(B) = T_decode(B) ≈ t_shared + B·t_own; tokens/s = B/TPOT → 1/t_own; t_own = n·KV bytes per token/W",
+            "largest B: B·⌈(n + 1)/block⌉ ≤ KV blocks, of what weights and activations leave (costmodel plan batch)",
+        ),
+        sources=(
+            "Pope et al., Efficiently Scaling Transformer Inference, MLSys 2023, arXiv:2211.05102 (sections 2 and 3)",
+            "Kwon et al., Efficient Memory Management for LLM Serving with PagedAttention, SOSP 2023, arXiv:2309.06180",
+        ),
+    )
+
+
+def quadratic(scene: Scene) -> Topic:
+    """3. GPU time of a request: the prompt's matrices (∝ n) and attention (∝ n²), and its share of each decode step."""
+    window = scene.architecture.max_positions or LONG
+    rows = [parts(scene, tokens) for tokens in lengths(SHORT, max(window, scene.context), scene.context)]
+    here = parts(scene, scene.context)
+    whole = sum(number(here[key]) for key in PARTS)
+    square, answer = number(here["prompt_attention_s"]), sum(number(here[key]) for key in PARTS if "answer" in key)
+    overtakes, in_flops = overtaking(scene), overtaking(scene, flops=True)
+    kv, weights = number(here["answer_kv_s"]), number(here["answer_weights_s"])
+    asked = (
+        f"n² overtakes the matrices of the prompt only from {count(overtakes)} tokens on"
+        + ("" if overtakes <= window else f", more than the {count(window)} that the model takes")
+        if overtakes
+        else "attention never overtakes the matrices of the prompt: its layers have windows"
+    )
+    right = square > 0.5 * whole
+    first = "Here it is" if right else "Not here"
+    return Topic(
+        number=3,
+        name="quadratic",
+        claim="It is expensive mainly because attention is O(n²).",
+        verdict=f"{first}: of the GPU time of a request ({count(scene.context)} tokens, {count(scene.output)} of answer, "
+        f"{plural(int(number(here['streams'])), 'stream')} together) the n² of the prompt is {share(square / whole)}; the answer is "
+        f"{share(answer / whole)}, which goes into reading weights ({share(weights / whole)}) and the KV cache ({share(kv / whole)}) "
+        f"from memory. In the prompt, {asked}.",
+        finding=f"At {count(scene.context)} tokens the n² of attention is {share(square / whole)} of a request's GPU time, "
+        f"the answer {share(answer / whole)}",
+        reason=(
+            "The n² is in the prompt only, where every token looks at all before it; it is computed once, on arithmetic units that are "
+            "fast. Beside it every token passes all weights of the model, which is linear in n and much more until n is very large.",
+            "The answer comes one token per step, and each step reads the weights and every KV cache from memory again: bandwidth, "
+            f"not arithmetic. Each of {count(scene.output)} tokens of the answer costs {seconds(answer / scene.output)} of GPU time "
+            f"(its share of the step); each token of the prompt {seconds((whole - answer) / scene.context)}.",
+        ),
+        numbers={
+            "request_gpu_s": whole,
+            "streams": here["streams"],
+            **{key: here[key] for key in PARTS},
+            "quadratic_share": square / whole,
+            "answer_share": answer / whole,
+            "answer_kv_share": kv / whole,
+            "overtakes_tokens": overtakes,
+            "overtakes_in_flops_tokens": in_flops,
+            "window_tokens": window,
+        },
+        labels={
+            "request_gpu_s": "GPU time of a request",
+            "streams": "streams that decode together: as asked for, or as many as fit",
+            **PARTS,
+            "quadratic_share": "share of the prompt's attention, the n²",
+            "answer_share": "share of the answer",
+            "answer_kv_share": "share of reading the KV cache for the answer",
+            "overtakes_tokens": "prompt from which attention takes longer than the matrices",
+            "overtakes_in_flops_tokens": "the same in FLOPs",
+            "window_tokens": "window of the model",
+        },
+        tables=(
+            table(
+                "requests",
+                f"GPU time of a request by length of its prompt ({count(scene.output)} tokens of answer)",
+                {"prompt_tokens": "prompt", "streams": "batch", **SHORT_PARTS, "quadratic_share": "n² share"},
+                rows,
+            ),
+        ),
+        formulas=(
+            "prompt = Σ matrices 2·P_lin·n/F + 4·h·d_h·L·n(n + 1)/2/F; equal in FLOPs at n ≈ P_lin/(h·d_h·L) without windows",
+            "answer = output·T_decode(B, n + output/2)/B: a request's share of each step; B as asked for, or as many as fit",
+        ),
+        sources=(
+            "Kaplan et al., Scaling Laws for Neural Language Models, 2020, arXiv:2001.08361 (section 2.1: 2·P per token, and attention)",
+            "Pope et al., Efficiently Scaling Transformer Inference, MLSys 2023, arXiv:2211.05102",
+        ),
+    )
+
+
+PARTS = {
+    "prompt_matrices_s": "prompt: matrices, ∝ n",
+    "prompt_attention_s": "prompt: attention, ∝ n²",
+    "prompt_rest_s": "prompt: the rest",
+    "answer_weights_s": "answer: reading weights",
+    "answer_kv_s": "answer: reading the KV cache",
+    "answer_rest_s": "answer: the rest",
+}
+SHORT_PARTS = {
+    "prompt_matrices_s": "matrices",
+    "prompt_attention_s": "n²",
+    "prompt_rest_s": "rest",
+    "answer_weights_s": "answer: weights",
+    "answer_kv_s": "answer: KV",
+    "answer_rest_s": "rest of it",
+}
+
+
+def parts(scene: Scene, prompt: int) -> dict[str, Cell]:
+    """Return the GPU time of one request by what it goes into [s].
+
+    Its answer is one of ``scene.streams`` that decode together, or of as many as the KV cache holds at that length, if fewer.
+    """
+    alone = scene.prefill(prompt)
+    streams = min(scene.streams, scene.most_streams(prompt + scene.output) or scene.streams)
+    step = scene.decode(streams, prompt + scene.output / 2)
+    steps = scene.output / streams
+    found = {
+        "prompt_matrices_s": time_of(of(alone, MATRICES)),
+        "prompt_attention_s": time_of(of(alone, ["attention"])),
+        "answer_weights_s": steps * time_of(of(step, MATRICES)),
+        "answer_kv_s": steps * time_of(of(step, ["attention"])),
+    }
+    found["prompt_rest_s"] = time_of(alone) - found["prompt_matrices_s"] - found["prompt_attention_s"]
+    found["answer_rest_s"] = steps * time_of(step) - found["answer_weights_s"] - found["answer_kv_s"]
+    whole = sum(found.values())
+    return {
+        "prompt_tokens": prompt,
+        "streams": streams,
+        **found,
+        "quadratic_share": found["prompt_attention_s"] / whole,
+    }
+
+
+def overtaking(scene: Scene, flops: bool = False) -> int | None:
+    """Return the shortest prompt whose attention takes longer (or has more FLOPs) than its layers' matrices; None if there is none."""
+
+    def behind(tokens: int) -> float:
+        operators = scene.prefill(tokens, floor=flops)
+        measure = flops_of if flops else time_of
+        return measure(of(operators, ["attention"])) - measure(of(operators, ("linear", "experts")))
+
+    found = largest(behind, 0.0, SHORT, MAX_TOKENS)
+    return None if found == MAX_TOKENS else SHORT if found is None else found + 1

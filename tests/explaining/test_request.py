@@ -1,0 +1,166 @@
+"""A request's way: stages that follow one another, bytes by hand, and what the simulation says."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+import costmodel
+from costmodel.documents import Prediction
+from costmodel.errors import InputError
+from costmodel.explaining.documents import RequestExplanation, Stage
+from costmodel.explaining.request import ASSUMED_RATE
+
+MATRICES = 6_979_321_856 + 4096 * 128_256
+"""Weights that a step of Llama-3.1-8B reads: all but the embedding and the norms."""
+
+
+def stages(document: RequestExplanation) -> dict[str, Stage]:
+    return {stage.name: stage for stage in document.stages}
+
+
+@pytest.fixture(scope="module")
+def found() -> RequestExplanation:
+    return costmodel.explain_request()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"chunk": 512},
+        {"prompt": 1, "output": 1},
+        {"prompt": 17, "output": 2, "streams": 1},
+        {"gpu": "mi300x"},
+        {"engine": "sglang"},
+        {"cached_prefix": 6000},
+        {"cached_prefix": 6000, "chunk": 512},
+        {"model": "Qwen3-Next-80B-A3B-Instruct", "gpu": "b200", "tp": 4},
+    ],
+    ids=str,
+)
+def test_stages_follow_one_another(options: dict[str, Any]) -> None:
+    document = costmodel.explain_request(**options)
+    way = [stage for stage in document.stages if stage.name != "stream"]
+    assert [stage.name for stage in way] == ["tokenise", "queue", "prefill", "decode", "free"]
+    for before, after in itertools.pairwise(way):
+        assert after.start_s == pytest.approx(before.start_s + before.duration_s, abs=1e-12)
+    assert way[-1].start_s == pytest.approx(document.e2e_s)
+    assert way[3].start_s == pytest.approx(document.ttft_s)
+    computed = document.prompt_tokens - document.cached_prefix_tokens
+    assert sum(step.own_tokens for step in document.steps) == computed + document.output_tokens - 1
+    for one, other in zip(document.steps, document.steps[1:], strict=False):
+        assert other.start_s == pytest.approx(one.start_s + one.duration_s, abs=1e-12)  # the server is never idle
+
+
+def test_the_prefill_is_the_spike_that_is_predicted(found: RequestExplanation) -> None:
+    prediction: Prediction = costmodel.predict()
+    assert stages(found)["prefill"].duration_s == pytest.approx(prediction.spike.height_s, rel=1e-12)
+    assert found.steps[0].duration_s == pytest.approx(prediction.best.decode_step_s, rel=1e-9)
+    chunked = costmodel.explain_request(chunk=2048)
+    predicted = costmodel.predict(chunk=2048).spike
+    assert stages(chunked)["prefill"].steps == predicted.chunks == 4
+    assert stages(chunked)["prefill"].duration_s == pytest.approx(predicted.duration_s, rel=1e-12)
+
+
+def test_bytes_are_those_counted_by_hand(found: RequestExplanation) -> None:
+    by_name, per_token = stages(found), 131_072
+    prefill, decode = by_name["prefill"], by_name["decode"]
+    assert found.kv_bytes_per_token == per_token
+    assert prefill.reads == {"weights_bytes": 2 * MATRICES, "kv_bytes": 8000 * per_token}
+    assert prefill.writes == {"kv_bytes": 8000 * per_token}
+    assert decode.reads["weights_bytes"] == 199 * 2 * MATRICES
+    assert decode.reads["kv_bytes"] == sum(8000 + j for j in range(1, 200)) * per_token
+    assert decode.writes["kv_bytes"] == 199 * per_token
+    assert decode.flops == 199 * 2 * MATRICES + 4 * 32 * 128 * 32 * sum(8000 + j for j in range(1, 200))
+    assert (prefill.bound, decode.bound) == ("compute", "memory")
+
+
+def test_chunks_read_the_weights_and_the_context_again() -> None:
+    prefill = stages(costmodel.explain_request(chunk=2048))["prefill"]
+    assert prefill.reads["weights_bytes"] == 4 * 2 * MATRICES
+    assert prefill.reads["kv_bytes"] == (2016 + 4032 + 6048 + 8000) * 131_072
+    assert prefill.writes["kv_bytes"] == 8000 * 131_072
+
+
+def test_blocks_grow_with_the_sequence_and_are_kept_or_freed(found: RequestExplanation) -> None:
+    held = [step.own_kv_blocks for step in found.steps]
+    assert held == sorted(held)
+    assert held[0] == 0
+    assert found.kv_blocks == held[-1] == 513  # ⌈(8000 + 199)/16⌉
+    assert found.kept_blocks == 512
+    for step in found.steps:
+        assert step.own_tokens <= 1 or step.own_kv_blocks == 500
+    off = costmodel.explain_request(prefix_caching=False)
+    assert (off.kv_blocks, off.kept_blocks) == (513, 0)
+    assert off.e2e_s == found.e2e_s
+
+
+def test_the_tokenizer_is_measured_fitted_or_assumed(found: RequestExplanation) -> None:
+    assert "fitted to served requests" in stages(found)["tokenise"].what
+    measured = stages(costmodel.explain_request(tokens_per_s=2e6, tokenizer="mine"))
+    assert measured["tokenise"].duration_s == 8000 / 2e6
+    assert "measured here: 2,000,000 tokens/s of mine" in measured["tokenise"].what
+    assert measured["prefill"].start_s == pytest.approx(
+        stages(found)["prefill"].start_s, rel=1e-12
+    )  # the way to the engine is fitted
+    assumed = stages(costmodel.explain_request(calibration="none"))["tokenise"]
+    assert assumed.assumed
+    assert assumed.duration_s == 8000 / ASSUMED_RATE
+    assert "assumed" in assumed.what
+    slow = costmodel.explain_request(tokens_per_s=1000)
+    assert stages(slow)["tokenise"].duration_s == 8
+    assert slow.ttft_s > 8
+
+
+def test_a_windowed_model_reads_its_windows_only() -> None:
+    document = costmodel.explain_request(2000, 50, model="gpt-oss-20b")
+    decode = stages(document)["decode"]
+    per_layer = 2 * 8 * 64 * 2
+    assert decode.reads["kv_bytes"] == sum(12 * per_layer * (2000 + j) + 12 * per_layer * 128 for j in range(1, 50))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"prompt": 0}, "prompt must be at least 1"),
+        ({"output": 0}, "output must be at least 1"),
+        ({"chunk": 32}, "use at least 33"),
+        ({"chunk": "engin"}, "'engine' or 'one-step'"),
+        ({"tokens_per_s": 0}, "tokens_per_s must be a finite number above zero"),
+        ({"streams": 1000, "output": 100_000}, "use an output of at most"),
+        ({"model": "Llama-3.1-9B"}, "Llama-3.1-8B"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        costmodel.explain_request(**options)
+
+
+def test_a_cached_prefix_is_not_computed() -> None:
+    whole, cached = costmodel.explain_request(), costmodel.explain_request(cached_prefix=6000)
+    assert cached.cached_prefix_tokens == 6000
+    prefill, per_token = stages(cached)["prefill"], 131_072
+    assert prefill.duration_s == pytest.approx(costmodel.predict(cached_prefix=6000).spike.height_s, rel=1e-12)
+    assert prefill.reads["kv_bytes"] == 8000 * per_token
+    assert prefill.writes == {"kv_bytes": 2000 * per_token}
+    assert "6,000 tokens are in the prefix cache; the other 2,000 of the prompt" in prefill.what
+    assert stages(cached)["decode"].duration_s == pytest.approx(stages(whole)["decode"].duration_s, rel=1e-12)
+    assert cached.kv_blocks == whole.kv_blocks
+    with pytest.raises(InputError, match="leaves nothing of a prompt"):
+        costmodel.explain_request(100, cached_prefix=100)
+    with pytest.raises(InputError, match="which is off"):
+        costmodel.explain_request(cached_prefix=100, prefix_caching=False)
+
+
+def test_a_request_reads_and_writes_its_states_in_every_step() -> None:
+    document = costmodel.explain_request(
+        3000, 10, model="Qwen3-Next-80B-A3B-Instruct", gpu="b200", chunk=1024, streams=8
+    )
+    each = 36 * 2 * (32 * 128 * 128 + 3 * (2 * 16 * 128 + 32 * 128))
+    by_name = stages(document)
+    assert by_name["prefill"].steps == 3
+    assert by_name["prefill"].reads["state_bytes"] == by_name["prefill"].writes["state_bytes"] == 3 * each
+    assert by_name["decode"].reads["state_bytes"] == 9 * each

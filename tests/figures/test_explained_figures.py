@@ -1,0 +1,79 @@
+"""Figures of `costmodel explain`: texts neither overlap nor leave the page, and the curves are those of the document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+import costmodel
+from costmodel.cli.explain_figures import DRAWN_BY, draw_topic, draw_way
+from costmodel.cli.figures import style
+from costmodel.explaining.asking import TOPICS
+
+CASES: dict[str, dict[str, object]] = {
+    "usual": {},
+    "short": {"context": 500},
+    "latent": {"model": "DeepSeek-V3", "gpu": "h200", "tp": 8},
+    "windows": {"model": "gpt-oss-120b", "gpu": "mi300x"},
+    "small": {"model": "Llama-2-7B", "gpu": "l40s", "streams": 1, "context": 1000},
+    "full": {"model": "Llama-3.1-70B", "gpu": "rtx-3090"},
+}
+REQUESTS: dict[str, dict[str, object]] = {
+    "one step": {},
+    "chunks": {"chunk": 512, "output": 20},
+    "short": {"prompt": 30, "output": 5, "streams": 1},
+    "one token": {"prompt": 300, "output": 1},
+    "long answer": {"prompt": 100, "output": 2000, "streams": 4},
+}
+
+
+@cache
+def figure(name: str, case: str) -> Figure:
+    if name == "request":
+        return draw_way(costmodel.explain_request(**REQUESTS[case]))  # type: ignore[arg-type]
+    return draw_topic(costmodel.explain(name, **CASES[case]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), [*((name, case) for name in TOPICS for case in CASES), *(("request", case) for case in REQUESTS)]
+)
+def test_texts_can_be_read(
+    name: str, case: str, texts: Callable[[Figure], list[Text]], collisions: Callable[[Figure], list[str]]
+) -> None:
+    drawn = figure(name, case)
+    assert collisions(drawn) == []
+    assert min(text.get_fontsize() for text in texts(drawn)) >= style.FOOTER_SIZE
+    assert drawn.get_label()
+    assert drawn.axes[-1].get_xlabel() or name == "gqa"
+
+
+def test_every_topic_is_drawn() -> None:
+    assert set(DRAWN_BY) == set(TOPICS)
+
+
+def test_the_curves_are_those_of_the_document() -> None:
+    [topic] = costmodel.explain("batch-size").topics
+    table = topic.table("batches")
+    tpot, rate = figure("batch-size", "usual").axes
+    assert list(tpot.lines[0].get_xdata()) == table.column("streams")
+    assert list(tpot.lines[0].get_ydata()) == pytest.approx([1e3 * float(str(each)) for each in table.column("tpot_s")])
+    assert list(rate.lines[0].get_ydata()) == pytest.approx(table.column("tokens_per_s"))
+
+
+def test_the_shares_of_a_request_fill_the_figure() -> None:
+    [axes] = figure("quadratic", "usual").axes
+    tops = [collection.get_paths()[0].vertices for collection in axes.collections]
+    assert max(float(np.max(points[:, 1])) for points in tops) == pytest.approx(100)
+
+
+def test_the_steps_and_blocks_are_those_of_the_request() -> None:
+    document = costmodel.explain_request(**REQUESTS["chunks"])  # type: ignore[arg-type]
+    _, steps, blocks = figure("request", "chunks").axes
+    assert sum(len(collection.get_paths()) for collection in steps.collections) == len(document.steps)
+    held = blocks.lines[0].get_ydata()
+    assert list(held) == [*(step.own_kv_blocks for step in document.steps), 0]
