@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from costmodel.equations.numerics import Value
+from costmodel.equations.numerics import Value, is_zero, minimum
 from costmodel.equations.work import Window
 
 OperatorGroup = Literal["linear", "experts", "attention", "lm_head", "elementwise", "communication", "overhead"]
@@ -159,6 +159,10 @@ class Gemm:
     per_row: bool = False
     adapters: Value = 0
 
+    def times_read(self, sequences: Value) -> Value:
+        """Return how many times ``weight_bytes`` are read: once, or for every adapter that so many sequences use."""
+        return 1 if is_zero(self.adapters) else minimum(self.adapters, sequences)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupedExperts:
@@ -206,6 +210,14 @@ class ExpertGemm:
     imbalance: Value = 1
     grouped: GroupedExperts | None = None
     adapters: Value = 0
+
+    def touched(self, tokens: Value, sequences: Value) -> Value:
+        """Return the share of ``weight_bytes`` that is read; of several adapters, which share the tokens, the sum of their shares."""
+        served = self.replicas * tokens
+        if is_zero(self.adapters):
+            return 1 - self.idle_probability**served
+        active = minimum(self.adapters, self.replicas * sequences)
+        return active * (1 - self.idle_probability ** (served / active))
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,13 +93,12 @@ def step_operators(parameters: Parameters, work: Work) -> list[OperatorTime[Any]
     operators = []
     for gemm in parameters.gemms:
         served = work.rows if gemm.per_row else tokens
-        weights = gemm.weight_bytes * (1 if is_zero(gemm.adapters) else minimum(gemm.adapters, work.sequences))
         operators.append(
             _kernel(
                 gemm.name,
                 gemm.group,
                 gemm.flops_per_token * served,
-                weights + gemm.io_bytes_per_token * served,
+                gemm.weight_bytes * gemm.times_read(work.sequences) + gemm.io_bytes_per_token * served,
                 gemm.count,
                 gemm.rate,
                 served,
@@ -109,7 +108,7 @@ def step_operators(parameters: Parameters, work: Work) -> list[OperatorTime[Any]
         if expert.grouped is not None:
             operators.append(_grouped_experts(expert, expert.grouped, tokens))
             continue
-        touched = _touched(expert, expert.replicas * tokens, work)
+        touched = expert.touched(tokens, work.sequences)
         operators.append(
             _kernel(
                 expert.name,
@@ -214,14 +213,6 @@ def _kernel(
         fixed = rate.launch * launches
         seconds = seconds + fixed
     return OperatorTime(name, group, flops, moved, seconds, compute, memory, fixed, rate.calibrated_by)
-
-
-def _touched(expert: ExpertGemm, served: Value, work: Work) -> Value:
-    """Return the share of the experts' weights that is read; of several adapters, which share the tokens, the sum of their shares."""
-    if is_zero(expert.adapters):
-        return 1 - expert.idle_probability**served
-    active = minimum(expert.adapters, expert.replicas * work.sequences)
-    return active * (1 - expert.idle_probability ** (served / active))
 
 
 def _grouped_experts(expert: ExpertGemm, grouped: GroupedExperts, tokens: Value) -> OperatorTime[Any]:
@@ -376,7 +367,8 @@ def _recurrent(state: StateKernel, work: Work) -> list[OperatorTime[Any]]:
         )
     if not is_zero(work.decodes):
         moved = (state.state_bytes + state.io_bytes_per_token) * work.decodes
-        moved = moved + (state.state_bytes / 2 + state.io_bytes_per_token) * work.drafted
+        if not is_zero(work.drafted):
+            moved = moved + (state.state_bytes / 2 + state.io_bytes_per_token) * work.drafted
         some = minimum(work.decodes, 1)
         moved = moved + state.weight_bytes * some
         operators.append(

@@ -18,11 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from costmodel.architecture.counts import kv_bytes_per_token, parameter_table
+from costmodel.architecture.families import architecture_from_config
 from costmodel.architecture.formats import PLAIN_FORMATS
 from costmodel.architecture.linears import Linear, layer_linears
+from costmodel.architecture.source import find_model
 from costmodel.architecture.types import Architecture, FeedForward, LayerFormats, LayerKind
 from costmodel.building import build_parameters, linear_gemm
-from costmodel.checks import text
+from costmodel.checks import text, whole
 from costmodel.deployment import Deployment, deploy, divides
 from costmodel.equations.parameters import Gemm, Parameters
 from costmodel.equations.rates import DatasheetRates, RateSource
@@ -82,7 +84,7 @@ def make_draft(name: str, target: Deployment) -> Draft:
     """Return what drafts for a target.
 
     Args:
-        name: one of :data:`WORDS`, or a model: preset, ``config.json``, folder or Hugging Face name.
+        name: one of :data:`WORDS`, or a model or an EAGLE head: preset, ``config.json``, folder or Hugging Face name.
         target: whose tokens are drafted.
 
     Raises:
@@ -94,7 +96,7 @@ def make_draft(name: str, target: Deployment) -> Draft:
         return Draft(NGRAM, "n-grams of the text")
     if method in HEADS:
         return _head(method, target)
-    return _model(name, target)
+    return _configured_head(name, target) or _model(name, target)
 
 
 def _model(name: str, target: Deployment) -> Draft:
@@ -126,29 +128,43 @@ def _model(name: str, target: Deployment) -> Draft:
     )
 
 
-def _head(method: str, target: Deployment) -> Draft:
-    """Return a head on the target's hidden states."""
+def _head(method: str, target: Deployment, own: Architecture | None = None) -> Draft:
+    """Return a head on the target's hidden states.
+
+    Args:
+        method: one of :data:`HEADS`.
+        target: whose hidden states it takes.
+        own: its own layers and vocabulary, where its configuration is known; else its layer is taken to be like one of the target's.
+    """
     architecture, hidden = target.architecture, target.architecture.hidden
     plain = PLAIN_FORMATS[target.activation_dtype]
-    kind, notes = _head_kind(architecture), []
-    formats = LayerFormats.uniform(plain)
-    if method == "mtp":
-        formats, plain_inputs = kind.formats, kind.formats.attention
-    else:
-        plain_inputs = plain
+    own_head, notes = method == "eagle3", []
+    vocabulary = min(EAGLE3_VOCABULARY, architecture.vocabulary) if own_head else architecture.vocabulary
+    plain_inputs = plain
+    if own is None:
+        kind = _head_kind(architecture)
         ff = kind.feed_forward
-        if ff.kind == "moe":
-            width = ff.intermediate * ff.experts_per_token + ff.shared_intermediate
-            kind = replace(kind, feed_forward=FeedForward("dense", width, ff.gated))
-            notes.append(f"the head's layer is taken to be dense, {width:,} wide, as the experts that a token passes")
-    kind = replace(kind, formats=formats)
-    own_head = method == "eagle3"
+        if method == "mtp":
+            plain_inputs = kind.formats.attention
+        else:
+            kind = replace(kind, formats=LayerFormats.uniform(plain))
+            if ff.kind == "moe":
+                width = ff.intermediate * ff.experts_per_token + ff.shared_intermediate
+                kind = replace(kind, feed_forward=FeedForward("dense", width, ff.gated))
+                notes.append(
+                    f"the head's layer is taken to be dense, {width:,} wide, as the experts that a token passes"
+                )
+        kinds: tuple[LayerKind, ...] = (kind,)
+        pattern: tuple[int, ...] = (0,)
+    else:
+        kinds = tuple(replace(kind, formats=LayerFormats.uniform(plain)) for kind in own.kinds)
+        pattern, vocabulary = own.pattern, own.vocabulary if own_head else vocabulary
     head = replace(
         architecture,
-        name=f"{method} head of {architecture.name}",
-        kinds=(kind,),
-        pattern=(0,),
-        vocabulary=min(EAGLE3_VOCABULARY, architecture.vocabulary) if own_head else architecture.vocabulary,
+        name=f"{method} head of {architecture.name}" if own is None else own.name,
+        kinds=kinds,
+        pattern=pattern,
+        vocabulary=vocabulary,
         tied_embeddings=architecture.tied_embeddings and not own_head,
         embedding_format=architecture.embedding_format,
         lm_head_format=plain if own_head else architecture.lm_head_format,
@@ -165,14 +181,14 @@ def _head(method: str, target: Deployment) -> Draft:
         pp=1,
         compute_dtype=None if method != "mtp" else target.compute_dtype,
         format_bytes={**target.format_bytes, **stored},
-        layer_counts=(1,),
+        layer_counts=tuple(pattern.count(index) for index in range(len(kinds))),
         lora=None,  # vLLM wraps the target's layers only
         notes=(),
     )
     shared = ("embedding",) if own_head else ("embedding", "lm_head")
     extra = matrix.weights * matrix.fmt.bytes_per_weight
     if own_head:
-        extra += _second_half(kind, hidden, target.tp).weights * plain.bytes_per_weight
+        extra += _second_half(kinds[0], hidden, target.tp).weights * plain.bytes_per_weight
     return Draft(
         method=method,
         name=head.name,
@@ -183,6 +199,45 @@ def _head(method: str, target: Deployment) -> Draft:
         kv_bytes_per_token=float(kv_bytes_per_token(head, target.kv_bytes, target.tp)),
         notes=tuple(notes),
     )
+
+
+def _configured_head(name: str, target: Deployment) -> Draft | None:
+    """Return the head that a configuration describes; None where it describes a model, or nothing is found under the name.
+
+    Heads say so in ``architectures``, ``LlamaForCausalLMEagle3`` or ``EagleLlamaForCausalLM``, or keep their layer under ``model``
+    (vllm/transformers_utils/configs/eagle.py); ``draft_vocab_size`` is the vocabulary of an EAGLE-3 head.
+    """
+    try:
+        files = find_model(name)
+    except InputError:
+        return None  # said where it is looked for as a model
+    config = dict(files.config)
+    known = str((config.get("architectures") or [""])[0]).casefold()
+    nested = config.get("model")
+    if config.get("model_type") == "eagle" and isinstance(nested, dict):
+        config = {**nested, **{key: config[key] for key in ("draft_vocab_size",) if key in config}}
+    elif "eagle" not in known:
+        return None
+    method = "eagle3" if "eagle3" in known or "draft_vocab_size" in config else "eagle"
+    drafted = config.get("draft_vocab_size")
+    layers = {key: value for key, value in config.items() if key not in OF_HEADS}
+    layers |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    own = architecture_from_config(layers, files.name, None)
+    if drafted is not None:
+        own = replace(own, vocabulary=whole(drafted, "draft_vocab_size", 1))
+    if own.hidden != target.architecture.hidden:
+        raise InputError(
+            f"draft-model: {files.name} drafts from hidden states of {own.hidden:,} numbers; those of {target.architecture.name} have "
+            f"{target.architecture.hidden:,}"
+        )
+    return _head(method, target, own)
+
+
+OF_HEADS = (
+    "draft_vocab_size", "eagle_config", "target_hidden_size", "norm_before_residual", "norm_before_fc", "fc_norm", "parallel_drafting",
+    "num_lookahead_tokens", "has_own_embed_tokens", "truncated_vocab_size",
+)  # fmt: skip
+"""Keys of a head's configuration that those of a model do not have."""
 
 
 def _head_kind(architecture: Architecture) -> LayerKind:

@@ -268,6 +268,14 @@ def test_all_questions_take_adapters() -> None:
     assert simulated.result.duration_s > without.result.duration_s
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_formulas_are_the_same_equations(model: str) -> None:
+    lora = Lora(rank=32, adapters=3)
+    made = costmodel.formula(deploy(model, "h200", lora=lora), "mixed", "roofline", prompt=300)
+    operators_s = predict(300, "h200", model, lora=lora).rungs.roofline.spike_s
+    assert made.evaluate() == pytest.approx(operators_s, rel=1e-9)
+
+
 def test_the_formula_has_the_term_and_gives_the_prediction() -> None:
     deployment = deploy(lora=Lora(rank=32, adapters=3))
     made = costmodel.formula(deployment, "decode", "roofline")

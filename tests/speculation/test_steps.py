@@ -1,6 +1,8 @@
 """What a pass of speculative decoding takes: verifying by hand, drafts by hand, limits."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 
@@ -168,3 +170,45 @@ def test_time_never_falls_with_streams_context_or_drafts(streams: int) -> None:
 def test_an_unknown_draft_is_refused_with_the_words(name: str) -> None:
     with pytest.raises(InputError, match="eagle"):
         make_draft(name, LLAMA)
+
+
+HEAD: dict[str, object] = {
+    # of yuhuili/EAGLE3-LLaMA3.1-Instruct-8B
+    "architectures": ["LlamaForCausalLMEagle3"], "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
+    "max_position_embeddings": 2048, "model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 1,
+    "rms_norm_eps": 1e-05, "tie_word_embeddings": False, "torch_dtype": "float16", "vocab_size": 128256, "draft_vocab_size": 32000,
+}  # fmt: skip
+
+
+def written(folder: Path, **changed: object) -> str:
+    path = folder / "head.json"
+    path.write_text(json.dumps({key: value for key, value in {**HEAD, **changed}.items() if value is not None}))
+    return str(path)
+
+
+def test_a_heads_own_configuration_is_read(tmp_path: Path) -> None:
+    target = deploy("Llama-3.1-8B", "h100")
+    assumed, read = make_draft("eagle3", target), make_draft(written(tmp_path), target)
+    assert (read.method, read.name) == ("eagle3", "head")
+    assert read.weights_bytes == assumed.weights_bytes
+    assert draft_parameters(read) == draft_parameters(assumed)
+    small = make_draft(written(tmp_path, intermediate_size=4096, draft_vocab_size=16_000), target)
+    assert assumed.weights_bytes - small.weights_bytes == 2 * 4096 * (3 * (14_336 - 4096) + 16_000)
+
+
+def test_a_head_of_the_first_kind_has_no_vocabulary_of_its_own(tmp_path: Path) -> None:
+    target = deploy("Llama-3.1-8B", "h100")
+    inner = {key: value for key, value in HEAD.items() if key not in ("architectures", "draft_vocab_size")}
+    for config in (
+        {"architectures": ["EagleLlamaForCausalLM"], "draft_vocab_size": None},
+        {"architectures": ["EAGLEModel"], "model_type": "eagle", "model": inner, "draft_vocab_size": None},
+    ):
+        read = make_draft(written(tmp_path, **config), target)
+        assert read.method == "eagle"
+        assert read.weights_bytes == make_draft("eagle", target).weights_bytes
+        assert draft_parameters(read) == draft_parameters(make_draft("eagle", target))
+
+
+def test_a_head_of_another_width_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"hidden states of 4,096 numbers; those of Llama-3.1-70B have 8,192"):
+        make_draft(written(tmp_path), deploy("Llama-3.1-70B", "h100", tp=4))
