@@ -16,7 +16,7 @@ from costmodel.validation.measurements.plan import Point
 
 PREFILLS, DECODES = (32, 128), (4, 16)
 """Prompts, and sequences that decode at :data:`CONTEXT`, of the steps."""
-CONTEXT, REPEATS = 129, 7
+CONTEXT, REPEATS = 129, 5
 ADAPTERS = 4
 
 
