@@ -15,7 +15,8 @@ from case_steps import Step
 from costmodel.building import build_parameters, roofline_parameters
 from costmodel.calibrations import assumed_calibration
 from costmodel.equations.parameters import AttentionKernel, Parameters
-from costmodel.equations.rates import CalibratedRates, DatasheetRates, RateSource
+from costmodel.equations.rate_sources import DatasheetRates, RateSource
+from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import OperatorTime, step_operators
 from costmodel.equations.work import make_work
 from costmodel.errors import InputError

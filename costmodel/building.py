@@ -23,7 +23,7 @@ from costmodel.deployment import Deployment
 from costmodel.dtypes import main_format
 from costmodel.equations.numerics import Value, is_zero, total
 from costmodel.equations.parameters import AttentionKernel, ExpertGemm, Gemm, Parameters, Rate, Transfer
-from costmodel.equations.rates import LATENT, DatasheetRates, RateSource
+from costmodel.equations.rate_sources import LATENT, DatasheetRates, RateSource
 from costmodel.equations.textbook import Textbook
 from costmodel.equations.work import Window, window_name
 from costmodel.lora_kernels import adapter_experts, adapter_gemms, adapter_transfers

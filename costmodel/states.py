@@ -23,7 +23,7 @@ from costmodel.architecture.types import LayerKind, StateMixer
 from costmodel.deployment import Deployment
 from costmodel.equations.numerics import Value
 from costmodel.equations.parameters import StateKernel
-from costmodel.equations.rates import RateSource
+from costmodel.equations.rate_sources import RateSource
 
 
 def decode_flops(state: StateMixer) -> Value:

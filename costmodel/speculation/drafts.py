@@ -27,7 +27,7 @@ from costmodel.building import build_parameters, linear_gemm
 from costmodel.checks import text, whole
 from costmodel.deployment import Deployment, deploy, divides
 from costmodel.equations.parameters import Gemm, Parameters
-from costmodel.equations.rates import DatasheetRates, RateSource
+from costmodel.equations.rate_sources import DatasheetRates, RateSource
 from costmodel.hardware.errors import InputError, nearest, suggestion
 from costmodel.memory import Beside
 

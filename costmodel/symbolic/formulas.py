@@ -17,7 +17,8 @@ from costmodel.certainty import find_calibration, no_calibration
 from costmodel.checks import choice, parameter_count
 from costmodel.deployment import Deployment
 from costmodel.documents import FORMULA_NAMES, RUNG_NAMES, FormulaName, RungName
-from costmodel.equations.rates import CalibratedRates, DatasheetRates, RateSource
+from costmodel.equations.rate_sources import DatasheetRates, RateSource
+from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import OperatorTime, step_operators
 from costmodel.equations.textbook import Textbook, textbook_attention, textbook_decode, textbook_linear
 from costmodel.equations.work import Chunk, Decodes, Window, Work, make_work

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import numpy as np
 
 from costmodel.deployment import Deployment
-from costmodel.equations.rates import LATENT
+from costmodel.equations.rate_sources import LATENT
 from costmodel.hardware.calibration import FORMS
 from costmodel.validation.fitting.least_squares import Array, Evaluator, FitResult, Range, fit_model, form_range
 from costmodel.validation.fitting.step_model import Key, Tied, form_of, label

@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 
 from costmodel.equations.parameters import ExpertGemm, Parameters
-from costmodel.equations.rates import RateSource
+from costmodel.equations.rate_sources import RateSource
 from costmodel.equations.work import Work
 from costmodel.hardware.errors import InputError
 from costmodel.validation.datasets import silicon

@@ -13,7 +13,8 @@ import sympy
 
 from costmodel.equations.numerics import total
 from costmodel.equations.parameters import AttentionKernel, Gemm, Parameters
-from costmodel.equations.rates import CalibratedRates, DatasheetRates, RateSource
+from costmodel.equations.rate_sources import DatasheetRates, RateSource
+from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import step_operators
 from costmodel.equations.work import Chunk, Decodes, Window, Work, attended_pairs, chunk_kv, make_work
 from costmodel.hardware.calibration import FORMS, Calibration
