@@ -22,7 +22,7 @@ from costmodel.architecture.types import FeedForward, LayerKind
 from costmodel.deployment import Deployment
 from costmodel.equations.numerics import Value, total
 from costmodel.equations.parameters import ExpertGemm, Gemm, Rate, Transfer
-from costmodel.equations.rates import RateSource
+from costmodel.equations.rate_sources import RateSource
 
 Kinds = Sequence[tuple[LayerKind, Value]]
 BUFFER_BYTES = 4
