@@ -83,17 +83,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(folder: Path, tiny_model: Path, environment: dict[str, str]) -> dict[str, Any]:
-    """What one process finds of all of them."""
-    asked: dict[str, Any] = {
-        f"rank-{rank}": {"steps": str(tiny_model), "flags": {"max_loras": ADAPTERS, "max_lora_rank": rank}}
-        for rank in RANKS
+    """What three processes find of all of them."""
+    buffers: dict[str, Any] = {
+        name: {"model": str(folder / f"{name}-model"), "flags": {"max_loras": 3, "max_lora_rank": 8}}
+        for name in HYBRIDS
     }
-    for name in HYBRIDS:
-        asked[name] = {"model": str(folder / f"{name}-model"), "flags": {"max_loras": 3, "max_lora_rank": 8}}
-    asked["shards"] = {"sizes": SIZES, "flags": {"max_loras": 3, "max_lora_rank": 16}}
-    (folder / "asked.json").write_text(json.dumps(asked))
-    run_script("tests.vllm.lora_check", environment, folder)
-    answers: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    buffers["shards"] = {"sizes": SIZES, "flags": {"max_loras": 3, "max_lora_rank": 16}}
+    processes: dict[str, dict[str, Any]] = {"buffers": buffers}
+    for rank in RANKS:
+        flags = {"max_loras": ADAPTERS, "max_lora_rank": rank}
+        processes[f"rank-{rank}"] = {f"rank-{rank}": {"steps": str(tiny_model), "flags": flags}}
+    answers: dict[str, Any] = {}
+    for name, asked in processes.items():
+        own = folder / f"{name}-process"
+        own.mkdir()
+        (own / "asked.json").write_text(json.dumps(asked))
+        run_script("tests.vllm.lora_check", environment, own)
+        answers |= json.loads((own / "found.json").read_text())
     return answers
 
 
