@@ -147,7 +147,7 @@ def _refuse_conflicts(unknown: str | None, sensitive: bool, as_json: bool, form:
 def _make(which: FormulaName, rung: RungName | None, options: dict[str, Any]) -> Formula:
     from costmodel.symbolic.formulas import formula
 
-    names = ("tp", "pp", "ep", "dtype", "kv_dtype", "compute_dtype")
+    names = ("tp", "pp", "ep", "dtype", "kv_dtype", "compute_dtype", "lora")
     deployment = deploy(options["model"], options["gpu"], pooling=True, **{name: options[name] for name in names})
     if options["prompts"] != 1:
         raise InputError("a formula is for one prompt; --prompts goes with --solve")

@@ -16,7 +16,7 @@ from costmodel.hardware.errors import InputError
 if TYPE_CHECKING:
     from costmodel.validation.interference.records import Plan
 
-MODEL_NAMES = ("gpu", "model", "tp", "ep", "dtype", "kv_dtype", "compute_dtype", "engine", "calibration")
+MODEL_NAMES = ("gpu", "model", "tp", "ep", "dtype", "kv_dtype", "compute_dtype", "lora", "engine", "calibration")
 """Options of the prediction."""
 OF_EXPERIMENTS = (
     *("streams", "context", "prompt", "every", "first", "duration", "baseline", "output", "chunk"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from costmodel.cli.lora_options import lora_options
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.shipped import ENGINES
 from costmodel.simulation.options import ONE_STEP
@@ -152,6 +153,7 @@ def deployment_options(command: Command) -> Command:
                 default=None,
                 help="Dtype of the products of quantised weights.  [default: the best that weights and GPU allow]",
             ),
+            lora_options,
         )
     ):
         command = option(command)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.cli.text import count, gib, percent, plural, size, table, wrapped
+from costmodel.cli.text import adapters, count, gib, percent, plural, size, table, wrapped
 from costmodel.memory.documents import MemoryPlan
 
 BAR = 60
@@ -30,12 +30,13 @@ def heading(plan: MemoryPlan) -> str:
     engine = plan.engine
     name = ENGINE_NAMES[engine.name] + (f" {engine.version}" if engine.version else "")
     where = f"{plan.gpu.count} × {plan.gpu.name}" if plan.gpu.count > 1 else plan.gpu.name
+    formats = f"{plan.dtype}, KV {plan.kv_dtype}" if plan.memory.kv_groups else plan.dtype
+    formats += f", {adapters(plan.lora)}" if plan.lora else ""
     sizes = f"TP {plan.tensor_parallel}, PP {plan.pipeline_parallel}, EP {plan.expert_parallel}"
     told = (
         f"{FRACTIONS[engine.name]} {engine.memory_fraction:g}, {count(engine.max_num_batched_tokens)} tokens per step, "
         f"{count(engine.max_num_seqs)} sequences, sequences of up to {count(engine.max_model_len)} tokens"
     )
-    formats = f"{plan.dtype}, KV {plan.kv_dtype}" if plan.memory.kv_groups else plan.dtype
     return f"{plan.model.name} ({formats}) on {where}, {sizes}, {name}\n{told}"
 
 
@@ -62,7 +63,7 @@ def _weights(plan: MemoryPlan) -> str:
     by_module: dict[str, float] = {}
     for row in plan.weights:
         by_module[row.module] = by_module.get(row.module, 0.0) + row.bytes
-    largest = sorted(by_module.items(), key=lambda item: -item[1])[:3]
+    largest = sorted(by_module.items(), key=lambda item: (item[0] != "LoRA adapters", -item[1]))[:3]
     return ", ".join(f"{module} {gib(value)}" for module, value in largest)
 
 

@@ -147,6 +147,7 @@ def take_model(options: dict[str, Any]) -> dict[str, Any]:
         "dtype",
         "kv_dtype",
         "compute_dtype",
+        "lora",
         "engine",
         "calibration",
         "assume_efficiency",

@@ -54,7 +54,7 @@ def draw(
 
 
 def _one(figure: str, prediction: Prediction, options: dict[str, Any]) -> Figure:
-    names = ("model", "gpu", "tp", "pp", "ep", "dtype", "kv_dtype", "compute_dtype")
+    names = ("model", "gpu", "tp", "pp", "ep", "dtype", "kv_dtype", "compute_dtype", "lora")
     deployment = deploy(**{name: options[name] for name in names}, encoder=True)
     images = make_images(deployment, options["images"], options["image_size"])
     deployment = with_states(deployment, images)

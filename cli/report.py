@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from costmodel.cli.speculation_report import prefix_text, speculation_cells, speculation_text
 from costmodel.cli.text import (
+    adapters,
     count,
     gib,
     listed,
@@ -165,6 +166,8 @@ def _heading(item: Prediction) -> str:
     size_text = parameters(item.model.total_parameters)
     if item.model.active_parameters != item.model.total_parameters:
         size_text += f", {parameters(item.model.active_parameters)} active"
+    if work.lora is not None:
+        formats += f", {adapters(work.lora)}"
     gpus = f"{item.gpu.count} × {item.gpu.name}" + (f" ({sizes})" if sizes else "")
     return f"{item.model.name} ({size_text} parameters; {formats}) on {gpus}\n{_load(item)}"
 

@@ -36,7 +36,7 @@ MOST_BANDWIDTH, MOST_LATENCY_MS = 1e9, 1e12
 """More is a slip of the keyboard [GB/s, ms]."""
 
 MODEL_NAMES = (
-    *("gpu", "model", "tp", "ep", "dtype", "kv_dtype", "compute_dtype"),
+    *("gpu", "model", "tp", "ep", "dtype", "kv_dtype", "compute_dtype", "lora"),
     *("engine", "calibration", "assume_efficiency", "rung"),
 )
 """Options that say how long a step takes, and have no say where the times are fixed."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from costmodel.cli.lora_options import lora_options
 from costmodel.cli.options import Values, calibration_options, prices_option
 from costmodel.hardware.errors import InputError
 
@@ -51,6 +52,7 @@ def model_options(command: Command) -> Command:
         click.option("--ep", type=int, default=1, show_default=True, help="Expert-parallel size."),
         click.option("--kv-dtype", default=None, help="KV-cache dtype.  [default: the activations']"),
         click.option("--compute-dtype", default=None, help="Dtype of products of quantised weights."),
+        lora_options,
         calibration_options,
         click.option(
             "--assume-efficiency", is_flag=True, help="For GPUs without a calibration: that of the nearest relative."

@@ -6,6 +6,10 @@ import math
 import re
 import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from costmodel.documents import LoraInfo
 
 WIDTH = 118
 """Longest line of a paragraph."""
@@ -78,6 +82,12 @@ def percent(fraction: float) -> str:
 def plural(number: int, noun: str, many: str = "") -> str:
     """Return ``1 stream`` or ``32 streams``."""
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+
+
+def adapters(lora: LoraInfo) -> str:
+    """Return LoRA adapters in words."""
+    sharded = ", fully sharded" if lora.fully_sharded else ""
+    return f"{plural(lora.adapters, 'LoRA adapter')} of rank {lora.rank}{sharded}"
 
 
 def listed(names: Sequence[str]) -> str:

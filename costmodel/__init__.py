@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from costmodel.adapters import Lora
     from costmodel.architecture.source import load_model, model_names
     from costmodel.architecture.types import Architecture
     from costmodel.clients import ClosedLoop, closed_loop
@@ -68,6 +69,7 @@ _HOMES = {
     "GpuProfile": "costmodel.hardware.profile",
     "InputError": "costmodel.errors",
     "Limits": "costmodel.simulation.running",
+    "Lora": "costmodel.adapters",
     "MemoryPlan": "costmodel.memory.documents",
     "NoAnswerError": "costmodel.errors",
     "Pools": "costmodel.simulation.pools",
@@ -128,6 +130,7 @@ __all__ = [
     "GpuProfile",
     "InputError",
     "Limits",
+    "Lora",
     "MemoryPlan",
     "NoAnswerError",
     "Pools",

@@ -27,6 +27,7 @@ from costmodel.equations.parameters import AttentionKernel, ExpertGemm, Gemm, Pa
 from costmodel.equations.rate_sources import LATENT, DatasheetRates, RateSource
 from costmodel.equations.textbook import Textbook
 from costmodel.equations.work import EncoderStates, Reach, Window, window_name
+from costmodel.lora_kernels import adapter_experts, adapter_gemms, adapter_transfers
 from costmodel.states import state_kernels
 
 
@@ -54,10 +55,14 @@ def build_parameters(deployment: Deployment, rates: RateSource | None = None) ->
     layers = _blocks(deployment)
     architecture = deployment.architecture
     return Parameters(
-        gemms=(*_distinct(gemms.values()), *_heads(deployment, rates)),
-        experts=tuple(_distinct(experts.values())),
+        gemms=(
+            *_distinct(gemms.values()),
+            *_heads(deployment, rates),
+            *adapter_gemms(deployment, rates, _kinds(deployment)),
+        ),
+        experts=tuple(_distinct([*experts.values(), *adapter_experts(deployment, rates, _kinds(deployment))])),
         attention=_attention_kernels(deployment, rates),
-        transfers=_transfers(deployment, rates),
+        transfers=(*_transfers(deployment, rates), *adapter_transfers(deployment, rates, _kinds(deployment))),
         elementwise=rates.elementwise(
             layers, architecture.hidden, deployment.activation_bytes, deployment.hardware.bandwidth
         ),

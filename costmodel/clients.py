@@ -64,6 +64,7 @@ def closed_loop(
     dtype: str | None = None,
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
+    lora: object = None,
     tp: int = 1,
     ep: int = 1,
     engine: str = "vllm",
@@ -77,7 +78,7 @@ def closed_loop(
     Args:
         clients: C.
         prompt, output: mean lengths [tokens].
-        gpu, model, dtype, kv_dtype, compute_dtype, tp, ep, engine, calibration: as in :func:`costmodel.predict`.
+        gpu, model, dtype, kv_dtype, compute_dtype, lora, tp, ep, engine, calibration: as in :func:`costmodel.predict`.
         budget: ``max_num_batched_tokens``; None for vLLM's default on this GPU [tokens].
         prompts_per_client: prompts in all, divided by C; the first C of them come at once.
 
@@ -87,7 +88,8 @@ def closed_loop(
     Raises:
         InputError: a name, number or combination that cannot be, or a token budget that leaves no room for prompts.
     """
-    deployment = deploy(model, gpu, tp=tp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype)
+    formats: dict[str, Any] = {"dtype": dtype, "kv_dtype": kv_dtype, "compute_dtype": compute_dtype}
+    deployment = deploy(model, gpu, tp=tp, ep=ep, **formats, lora=lora)
     clients = whole(clients, "clients", 1, 1_000_000)
     prompt, output = whole(prompt, "prompt", 1), whole(output, "output", 1)
     each = positive(prompts_per_client, "prompts_per_client")

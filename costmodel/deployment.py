@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
+from costmodel.adapters import Lora, asked_lora, make_lora
 from costmodel.architecture.families import ASSUMED_DTYPES
 from costmodel.architecture.formats import ELEMENT_BITS, WeightFormat
 from costmodel.architecture.source import load_model
@@ -55,6 +56,7 @@ class Deployment:
         activation_bytes, kv_bytes: b_a and b_kv [B].
         format_bytes: b_w per weight format, scales included [B].
         layer_counts: layers of each kind of the architecture.
+        lora: adapters as the engine holds them, their targets kernels; None without.
         notes: choices that were made for the user.
         siblings: other parts that the name given for the GPU may mean, canonical names.
         encoder_states: E, states of an encoder that every sequence attends to in layers of cross-attention; 0 for none.
@@ -75,6 +77,7 @@ class Deployment:
     kv_bytes: Value
     format_bytes: Mapping[WeightFormat, Value]
     layer_counts: tuple[Value, ...]
+    lora: Lora | None = None
     notes: tuple[str, ...] = ()
     siblings: tuple[str, ...] = ()
     encoder_states: Value = 0
@@ -114,6 +117,7 @@ def deploy(
     dtype: str | None = None,
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
+    lora: object = None,
     pooling: bool = False,
     encoder: bool = False,
 ) -> Deployment:
@@ -127,6 +131,7 @@ def deploy(
         dtype: weight dtype; None for the checkpoint's.
         kv_dtype: KV-cache dtype; None for the activations', or fp8 where the checkpoint carries KV scales.
         compute_dtype: dtype of the products; None for the best that weights and part allow.
+        lora: LoRA adapters (:class:`~costmodel.adapters.Lora`, its fields by name, or the path of one); None for none.
         pooling: whether a model that pools is taken, which has no decode steps.
         encoder: the caller counts what an encoder that serves every request takes (Whisper's); models that have one are refused else.
 
@@ -140,7 +145,7 @@ def deploy(
         None if value is None else text(value, name)
         for name, value in (("dtype", dtype), ("kv_dtype", kv_dtype), ("compute_dtype", compute_dtype))
     ]
-    made = _deploy(model, gpu, *sizes, *formats, _stamp(model), _stamp(gpu))
+    made = _deploy(model, gpu, *sizes, *formats, *asked_lora(lora), _stamp(model), _stamp(gpu))
     if made.architecture.bidirectional and kv_dtype not in (None, "auto"):
         raise InputError(
             f"{made.architecture.name} keeps no KV cache, since every token sees both ways; leave --kv-dtype out"
@@ -180,6 +185,8 @@ def _deploy(
     dtype: str | None,
     kv_dtype: str | None,
     compute_dtype: str | None,
+    lora: Lora | None,
+    lora_notes: tuple[str, ...],
     *_stamps: float,
 ) -> Deployment:
     architecture, model_note = load_model(model)
@@ -192,8 +199,20 @@ def _deploy(
         dtype=dtype,
         kv_dtype=kv_dtype,
         compute_dtype=compute_dtype,
+        lora=lora,
         note=model_note,
+        lora_notes=lora_notes,
     )
+
+
+def _check_adapted(architecture: Architecture) -> None:
+    """Refuse adapters of a model whose adapters have no equations here."""
+    if architecture.pooling:
+        raise UnsupportedError(f"{architecture.name} pools; LoRA adapters of models that pool have no equations here")
+    if any(kind.cross is not None for kind in architecture.kinds):
+        raise UnsupportedError(
+            f"{architecture.name} has cross-attention; LoRA adapters beside it have no equations here"
+        )
 
 
 def deploy_architecture(
@@ -206,14 +225,18 @@ def deploy_architecture(
     dtype: str | None = None,
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
+    lora: Lora | None = None,
     note: str = "",
+    lora_notes: tuple[str, ...] = (),
 ) -> Deployment:
     """Resolve as :func:`deploy` does, for an architecture that is in no file, such as that of a measurement.
 
     Args:
         architecture: of the model.
         gpu, tp, pp, ep, dtype, kv_dtype, compute_dtype: as in :func:`deploy`.
+        lora: adapters, as :func:`~costmodel.adapters.asked_lora` gives them.
         note: where the architecture comes from.
+        lora_notes: what should be said of them.
 
     Raises:
         InputError: as in :func:`deploy`.
@@ -227,6 +250,11 @@ def deploy_architecture(
     if compute_dtype is not None and compute_dtype not in profile.peak_flops:
         known = ", ".join(profile.peak_flops)
         raise InputError(f"{profile.name} cannot compute in {compute_dtype!r}; it has {known}")
+    adapters = None
+    if lora is not None:
+        _check_adapted(architecture)
+        adapters, more = make_lora(lora, architecture, tp, ep)
+        notes += [*lora_notes, *more]
     cache_dtype = choose_kv_dtype(kv_dtype, architecture, activation)
     formats = {fmt for kind in architecture.kinds for fmt in layer_formats(kind)}
     formats |= {architecture.lm_head_format, architecture.embedding_format}
@@ -263,6 +291,7 @@ def deploy_architecture(
         kv_bytes=ELEMENT_BITS[cache_dtype] / 8,
         format_bytes={fmt: fmt.bytes_per_weight for fmt in formats},
         layer_counts=tuple(architecture.pattern.count(index) for index in range(len(architecture.kinds))),
+        lora=adapters,
         notes=tuple(notes),
         siblings=choice.also,
     )

@@ -42,6 +42,20 @@ class GpuInfo(Frozen):
     count: int
 
 
+class LoraInfo(Frozen):
+    """LoRA adapters, as the engine holds them."""
+
+    rank: int
+    """max_lora_rank: that of the buffers and kernels."""
+    adapters: int
+    """max_loras: places on the GPU, and the most that requests of one step use."""
+    modules: tuple[str, ...]
+    """Kernels that have adapters; ``experts`` are all routed experts."""
+    fully_sharded: bool
+    bytes_per_adapter: int
+    """Buffers of one adapter on one GPU, of all pipeline stages together."""
+
+
 class Workload(Frozen):
     """What was asked."""
 
@@ -62,6 +76,8 @@ class Workload(Frozen):
     tensor_parallel: int
     pipeline_parallel: int
     expert_parallel: int
+    lora: LoraInfo | None = None
+    """None without adapters."""
 
 
 class Images(Frozen):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from costmodel.architecture.counts import (
     active_parameters,
@@ -32,6 +32,7 @@ from costmodel.documents import (
     Doubling,
     EngineInfo,
     GpuInfo,
+    LoraInfo,
     MemoryInfo,
     ModelInfo,
     PipelineInfo,
@@ -53,6 +54,7 @@ from costmodel.equations.work import Chunk
 from costmodel.hardware.calibration import Calibration
 from costmodel.image_documents import image_notes, images_info
 from costmodel.memory import NOTHING, Memory, activation_parts, memory_of, stage_patterns
+from costmodel.memory.adapters import adapter_elements
 from costmodel.memory.pool import own_length, pool_of, workload_settings
 from costmodel.memory.wording import of_start
 from costmodel.rungs import (
@@ -86,6 +88,7 @@ def predict(
     dtype: str | None = None,
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
+    lora: object = None,
     tp: int = 1,
     pp: int = 1,
     ep: int = 1,
@@ -111,6 +114,7 @@ def predict(
         every: seconds between such prompts.
         prompts: prompts that arrive together.
         dtype, kv_dtype, compute_dtype: number formats of weights, KV cache and products; None follows checkpoint and part.
+        lora: LoRA adapters that the requests use: a :class:`costmodel.Lora`, or the path of an adapter; the textbook rung has none.
         tp, pp, ep: tensor-, pipeline- and expert-parallel sizes.
         params: P for the textbook rung, e.g. 8e9.
         images: in every prompt, before its text; they add tokens to it, and their encoding is part of its prefill.
@@ -129,9 +133,8 @@ def predict(
     Raises:
         InputError: a name, number or combination that cannot be; the message names the nearest valid choice.
     """
-    deployment = deploy(
-        model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype, encoder=True
-    )
+    formats: dict[str, Any] = {"dtype": dtype, "kv_dtype": kv_dtype, "compute_dtype": compute_dtype}
+    deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, **formats, lora=lora, encoder=True)
     shown = make_images(deployment, images, image_size)
     deployment = with_states(deployment, shown)
     load = make_load(deployment, prompt, prompts, streams, context, chunk, every, cached_prefix, shown)
@@ -288,6 +291,25 @@ def _doubling(textbook: Textbook, parameters: Parameters, load: Load, rung: Rung
     )
 
 
+def lora_info(deployment: Deployment) -> LoraInfo | None:
+    """Return what documents say of LoRA adapters; None without."""
+    lora = deployment.lora
+    if lora is None:
+        return None
+    patterns = stage_patterns(deployment)
+    elements = sum(
+        adapter_elements(deployment, pattern, stage == 0, stage == len(patterns) - 1)
+        for stage, pattern in enumerate(patterns)
+    )
+    return LoraInfo(
+        rank=lora.rank,
+        adapters=lora.adapters,
+        modules=tuple(lora.targets),
+        fully_sharded=lora.fully_sharded,
+        bytes_per_adapter=round(elements * deployment.activation_bytes / lora.adapters),
+    )
+
+
 def _workload(deployment: Deployment, load: Load) -> Workload:
     return Workload(
         prompt_tokens=load.prompt,
@@ -303,6 +325,7 @@ def _workload(deployment: Deployment, load: Load) -> Workload:
         tensor_parallel=deployment.tp,
         pipeline_parallel=deployment.pp,
         expert_parallel=deployment.ep,
+        lora=lora_info(deployment),
     )
 
 

@@ -69,6 +69,7 @@ def solve(
     dtype: str | None = None,
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
+    lora: object = None,
     tp: int = 1,
     pp: int = 1,
     ep: int = 1,
@@ -87,8 +88,8 @@ def solve(
         unknown: ``prompt``, ``streams`` (fewer than a token budget, if there is one) or ``context``; its own argument is ignored.
         spike_s, decode_s, ratio: exactly one limit: on the spike's height [s], on the decode step [s], or on the spike in decode steps.
         rung: ``textbook``, ``roofline`` or ``calibrated``; None for the headline rung.
-        prompt, gpu, model, streams, context, chunk, prompts, dtype, kv_dtype, compute_dtype, tp, pp, ep, params, engine, calibration: as in
-            :func:`costmodel.predict`.
+        prompt, gpu, model, streams, context, chunk, prompts, dtype, kv_dtype, compute_dtype, lora, tp, pp, ep, params, engine,
+            calibration: as in :func:`costmodel.predict`.
 
     Returns:
         The frozen document ``costmodel.solution/1``.
@@ -114,7 +115,8 @@ def solve(
         raise InputError(
             "under a token budget more streams leave less room for the prompt, so the spike does not grow with them"
         )
-    deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype)
+    formats: dict[str, Any] = {"dtype": dtype, "kv_dtype": kv_dtype, "compute_dtype": compute_dtype}
+    deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, **formats, lora=lora)
     known: dict[str, Any] = {"prompt": prompt, "streams": streams, "context": context} | {unknown: LEAST[unknown]}
     load = make_load(deployment, prompts=prompts, chunk=chunk, **known)
     most = MOST[unknown]

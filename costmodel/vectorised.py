@@ -40,6 +40,7 @@ def step_times(
     dtype: str | None = None,
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
+    lora: object = None,
     tp: int = 1,
     pp: int = 1,
     ep: int = 1,
@@ -50,7 +51,7 @@ def step_times(
     at ``decode_context``. The four broadcast against each other, e.g. ``prompts[:, None]`` against ``streams[None, :]``.
 
     Args:
-        gpu, model, dtype, kv_dtype, compute_dtype, tp, pp, ep: as in :func:`costmodel.predict`.
+        gpu, model, dtype, kv_dtype, compute_dtype, lora, tp, pp, ep: as in :func:`costmodel.predict`.
         prefill_tokens: q [tokens], number or array.
         prefill_cached: tokens of the same prompt that are cached already [tokens].
         decodes: D, decoding sequences.
@@ -65,7 +66,8 @@ def step_times(
     Raises:
         InputError: names or combinations that cannot be, counts that are negative, not finite or all zero, shapes that do not broadcast.
     """
-    deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype)
+    formats: dict[str, Any] = {"dtype": dtype, "kv_dtype": kv_dtype, "compute_dtype": compute_dtype}
+    deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, **formats, lora=lora)
     fitted = find_calibration(calibration, deployment, engine)
     if rung is not None:
         choice(rung, RUNG_NAMES, "rung")

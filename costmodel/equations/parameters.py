@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from costmodel.equations.numerics import Value
+from costmodel.equations.numerics import Value, is_zero, minimum
 from costmodel.equations.work import Reach
 
 OperatorGroup = Literal["linear", "experts", "attention", "lm_head", "elementwise", "communication", "overhead"]
@@ -145,6 +145,8 @@ class Gemm:
         count: kernels of this shape in a step.
         rate: how fast it runs.
         per_row: True if it serves R rows (lm_head) instead of N tokens.
+        adapters: places for LoRA adapters; ``weight_bytes`` are then those of one, and those that the sequences
+            of a step use are read, min(adapters, sequences). 0: no adapter.
     """
 
     name: str
@@ -155,6 +157,11 @@ class Gemm:
     count: Value
     rate: Rate
     per_row: bool = False
+    adapters: Value = 0
+
+    def times_read(self, sequences: Value) -> Value:
+        """Return how many times ``weight_bytes`` are read: once, or for every adapter that so many sequences use."""
+        return 1 if is_zero(self.adapters) else minimum(self.adapters, sequences)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +194,7 @@ class ExpertGemm:
         copies: experts on this GPU.
         imbalance: rows of the busiest GPU over the mean, ≥ 1; the grouped form waits for it.
         grouped: the fitted form that needs more than a rate; None for the plain form.
+        adapters: places for LoRA adapters, as :class:`Gemm` has them: a of them, each with the experts that N/a tokens choose.
     """
 
     name: str
@@ -201,6 +209,15 @@ class ExpertGemm:
     copies: Value = 1
     imbalance: Value = 1
     grouped: GroupedExperts | None = None
+    adapters: Value = 0
+
+    def touched(self, tokens: Value, sequences: Value) -> Value:
+        """Return the share of ``weight_bytes`` that is read; of several adapters, which share the tokens, the sum of their shares."""
+        served = self.replicas * tokens
+        if is_zero(self.adapters):
+            return 1 - self.idle_probability**served
+        active = minimum(self.adapters, self.replicas * sequences)
+        return active * (1 - self.idle_probability ** (served / active))
 
 
 @dataclass(frozen=True, slots=True)

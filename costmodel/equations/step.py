@@ -98,7 +98,7 @@ def step_operators(parameters: Parameters, work: Work) -> list[OperatorTime[Any]
                 gemm.name,
                 gemm.group,
                 gemm.flops_per_token * served,
-                gemm.weight_bytes + gemm.io_bytes_per_token * served,
+                gemm.weight_bytes * gemm.times_read(work.sequences) + gemm.io_bytes_per_token * served,
                 gemm.count,
                 gemm.rate,
                 served,
@@ -108,7 +108,7 @@ def step_operators(parameters: Parameters, work: Work) -> list[OperatorTime[Any]
         if expert.grouped is not None:
             operators.append(_grouped_experts(expert, expert.grouped, tokens))
             continue
-        touched = 1 - expert.idle_probability ** (expert.replicas * tokens)
+        touched = expert.touched(tokens, work.sequences)
         operators.append(
             _kernel(
                 expert.name,

@@ -140,6 +140,11 @@ class Work:
     drafted: Value = 0
     """Rows of the decoding sequences beyond one each: drafted tokens that are verified [tokens]."""
 
+    @property
+    def sequences(self) -> Value:
+        """Sequences in the step, however many rows each has."""
+        return self.prefills + self.decodes
+
 
 def attended_pairs(tokens: Value, cached: Value, window: Reach = None) -> Value:
     """Return the (query, key) pairs that a causal chunk attends: Σ_{j=1…q} min(c + j, w).

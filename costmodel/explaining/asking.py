@@ -44,6 +44,7 @@ def explain(
     dtype: str | None = None,
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
+    lora: object = None,
     engine: str = "vllm",
     calibration: str | Path | Calibration | None = None,
     assume_efficiency: bool = False,
@@ -64,7 +65,8 @@ def explain(
         output: tokens of an answer.
         cached_prefix: for ``prefix-cache``: leading tokens of the prompt that were sent before; None for 90 % of it [tokens].
         speculation: for ``speculation``: what drafts, how many tokens, how many are accepted; None for an EAGLE-3 head and the best number.
-        model, gpu, tp, pp, ep, dtype, kv_dtype, compute_dtype, engine, calibration, assume_efficiency: as in :func:`costmodel.predict`.
+        model, gpu, tp, pp, ep, dtype, kv_dtype, compute_dtype, lora, engine, calibration, assume_efficiency: as in
+            :func:`costmodel.predict`.
 
     Returns:
         The frozen document ``costmodel.explanations/1``; FLOPs and bytes are those of one GPU.
@@ -75,7 +77,7 @@ def explain(
     names = topic_names(topics)
     scene = make_scene(
         model, gpu, context=context, streams=streams, output=output, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype,
-        compute_dtype=compute_dtype, engine=engine, calibration=calibration, assume_efficiency=assume_efficiency,
+        compute_dtype=compute_dtype, lora=lora, engine=engine, calibration=calibration, assume_efficiency=assume_efficiency,
         cached_prefix=None if cached_prefix is None else cached_tokens(cached_prefix, whole(context, "context", 1), True),
         speculation=speculation,
     )  # fmt: skip

@@ -47,6 +47,7 @@ def explain_request(
     dtype: str | None = None,
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
+    lora: object = None,
     engine: str = "vllm",
     calibration: str | Path | Calibration | None = None,
     assume_efficiency: bool = False,
@@ -68,7 +69,7 @@ def explain_request(
         cached_prefix: leading tokens of its prompt that the prefix cache has.
         tokens_per_s: of a tokenizer, measured; None for what the calibration has fitted to served requests, or else an assumption.
         tokenizer: name of the tokenizer that was measured.
-        model, gpu, tp, ep, dtype, kv_dtype, compute_dtype, engine, calibration, assume_efficiency: as in :func:`costmodel.predict`.
+        model, gpu, tp, ep, dtype, kv_dtype, compute_dtype, lora, engine, calibration, assume_efficiency: as in :func:`costmodel.predict`.
 
     Returns:
         The frozen document ``costmodel.request/1``; FLOPs and bytes are those of one GPU.
@@ -78,8 +79,8 @@ def explain_request(
     """
     prompt, output = whole(prompt, "prompt", 1), whole(output, "output", 1)
     placed: dict[str, Any] = {
-        "tp": tp, "ep": ep, "dtype": dtype, "kv_dtype": kv_dtype, "compute_dtype": compute_dtype, "engine": engine,
-        "calibration": calibration, "assume_efficiency": assume_efficiency,
+        "tp": tp, "ep": ep, "dtype": dtype, "kv_dtype": kv_dtype, "compute_dtype": compute_dtype, "lora": lora,
+        "engine": engine, "calibration": calibration, "assume_efficiency": assume_efficiency,
     }  # fmt: skip
     scene = make_scene(model, gpu, context=context, streams=streams, output=output, **placed)
     if tokens_per_s is not None:

@@ -111,6 +111,7 @@ def make_scene(
     dtype: str | None = None,
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
+    lora: object = None,
     engine: str = "vllm",
     calibration: str | Path | Calibration | None = None,
     assume_efficiency: bool = False,
@@ -122,7 +123,8 @@ def make_scene(
     Raises:
         InputError: a name, number or combination that cannot be.
     """
-    deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, dtype=dtype, kv_dtype=kv_dtype, compute_dtype=compute_dtype)
+    formats: dict[str, Any] = {"dtype": dtype, "kv_dtype": kv_dtype, "compute_dtype": compute_dtype}
+    deployment = deploy(model, gpu, tp=tp, pp=pp, ep=ep, **formats, lora=lora)
     context, streams = whole(context, "context", 1), whole(streams, "streams", 1, MOST_STREAMS)
     output = whole(output, "output", 1)
     made = _scene(

@@ -24,6 +24,7 @@ from costmodel.architecture.types import LayerKind
 from costmodel.deployment import Deployment
 from costmodel.engine import GIB, default_max_num_seqs
 from costmodel.equations.numerics import Value, maximum, minimum
+from costmodel.memory.adapters import adapter_peak_bytes
 from costmodel.memory.rules import MIB, VllmRules, vllm_rules
 
 COMPILED_BYTES = 0.05 * GIB
@@ -42,7 +43,8 @@ def layer_bytes(deployment: Deployment, tokens: Value, rules: VllmRules, kinds: 
     hidden = deployment.architecture.hidden
     widest = max(_inner_elements(deployment, kind, rules) for kind in kinds or deployment.architecture.kinds)
     extra = COMPILED_BYTES if rules.compiled and deployment.profile.architecture != "cpu" else 0.0
-    return tokens * deployment.activation_bytes * (widest + 3 * hidden) + extra
+    product = adapter_peak_bytes(deployment, tokens, kinds)
+    return tokens * deployment.activation_bytes * (widest + 3 * hidden) + extra + product
 
 
 def _inner_elements(deployment: Deployment, kind: LayerKind, rules: VllmRules) -> float:

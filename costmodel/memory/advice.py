@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from costmodel.architecture.formats import ELEMENT_BITS
@@ -53,6 +54,7 @@ def advise(deployment: Deployment, settings: EngineSettings, made: Capacity, aga
     found += _first("--kv-dtype", [("kv_dtype", "fp8")], again, deployment.kv_dtype != "fp8" and longest > 0)
     fewer = [name for name in DTYPES if ELEMENT_BITS[name] < ELEMENT_BITS[main_format(deployment.architecture).name]]
     found += _first("--dtype", [("dtype", name) for name in fewer], again)
+    found += _fewer_adapters(deployment, again)
     architecture, ep = deployment.architecture, deployment.ep
     most = most_gpus(architecture)
     sizes = [size for size in range(deployment.tp + 1, min(most, MOST_GPUS) + 1) if divides(architecture, size, ep)]
@@ -113,6 +115,16 @@ def _more_gpus(sizes: list[int], again: Again, shorter: bool) -> list[MemoryAdvi
                 MemoryAdvice(change="--tp", value=str(size), max_model_len=length, max_concurrency=concurrency)
             )
     return found
+
+
+def _fewer_adapters(deployment: Deployment, again: Again) -> list[MemoryAdvice]:
+    """Return fewer places for LoRA adapters, as advice; nothing if there are none or if it would not do."""
+    lora = deployment.lora
+    for _, adapters in _halves("adapters", 1 if lora is None else int(lora.adapters)):
+        plan = again(lora=replace(lora, adapters=adapters)) if lora is not None else None
+        if plan is not None and plan.memory.fits:
+            return [MemoryAdvice(change="--loras", value=str(adapters), max_concurrency=plan.memory.max_concurrency)]
+    return []
 
 
 def _halves(name: str, value: int, least: int = 1) -> list[tuple[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from costmodel.documents import GpuInfo, ModelInfo
+from costmodel.documents import GpuInfo, LoraInfo, ModelInfo
 from costmodel.hardware.profile import Frozen
 
 
@@ -110,6 +110,8 @@ class MemoryPlan(Frozen):
     expert_parallel: int
     dtype: str
     kv_dtype: str
+    lora: LoraInfo | None = None
+    """None without adapters."""
     engine: EngineFlags
     memory: MemoryPlanInfo
     weights: tuple[WeightsRow, ...]

@@ -169,13 +169,15 @@ def cuda_graph_bytes(deployment: Deployment, stage: int, settings: EngineSetting
 def captured_graphs(deployment: Deployment, settings: EngineSettings) -> Value:
     """Return the CUDA graphs that vLLM captures: of mixed steps, piecewise, and of decode steps, whole, which models that pool have not.
 
-    Sizes 1, 2, 4, then every 8 to 256, every 16 to 512 (1,024 on Blackwell) or twice ``max_num_seqs``, whichever is less.
+    Sizes 1, 2, 4, then every 8 to 256, every 16 to 512 (1,024 on Blackwell) or twice ``max_num_seqs``, whichever is less; all of them
+    twice where there are LoRA adapters, for steps with and without.
     """
     top = 1024 if deployment.profile.architecture == "blackwell" else 512
     most = minimum(minimum(2 * settings.sequences, top), settings.token_budget)
-    if deployment.architecture.pooling:
-        return _graph_sizes(most)
-    return _graph_sizes(most) + _graph_sizes(minimum(most, settings.sequences))
+    graphs = _graph_sizes(most)
+    if not deployment.architecture.pooling:
+        graphs = graphs + _graph_sizes(minimum(most, settings.sequences))
+    return graphs if deployment.lora is None else 2 * graphs
 
 
 def _graph_sizes(most: Value) -> Value:

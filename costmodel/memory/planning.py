@@ -22,7 +22,7 @@ from costmodel.memory.pool import own_length
 from costmodel.memory.rules import parse_version, vllm_rules
 from costmodel.memory.weights import loaded_weight_rows, stage_patterns
 from costmodel.memory.wording import binding, log_lines, remarks
-from costmodel.prediction import model_info
+from costmodel.prediction import lora_info, model_info
 
 MOST_TOKENS = 10_000_000
 """Longest sequence that is asked about where the config has no limit."""
@@ -38,6 +38,7 @@ def plan_memory(
     dtype: str | None = None,
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
+    lora: object = None,
     engine: str = "vllm",
     engine_version: str | None = None,
     max_num_batched_tokens: int | None = None,
@@ -54,7 +55,7 @@ def plan_memory(
     """Plan the memory of one GPU: weights, activations, KV cache, and how many sequences fit.
 
     Args:
-        model, gpu, tp, pp, ep, dtype, kv_dtype, compute_dtype: as in :func:`costmodel.predict`.
+        model, gpu, tp, pp, ep, dtype, kv_dtype, compute_dtype, lora: as in :func:`costmodel.predict`.
         engine: ``vllm``, ``sglang`` or ``trtllm``, each by its own rule.
         engine_version: release of vLLM, such as ``0.11.0``.
         max_num_batched_tokens: tokens per step (``chunked_prefill_size``, ``max_num_tokens``).
@@ -82,6 +83,7 @@ def plan_memory(
         "dtype": dtype,
         "kv_dtype": kv_dtype,
         "compute_dtype": compute_dtype,
+        "lora": lora,
     }
     deployment = deploy(model, gpu, pooling=True, **placed)
     flags: dict[str, Any] = {
@@ -284,6 +286,7 @@ def _document(deployment: Deployment, settings: EngineSettings, longest: int, ma
         expert_parallel=deployment.ep,
         dtype=deployment.dtype,
         kv_dtype=deployment.kv_dtype,
+        lora=lora_info(deployment),
         engine=flags,
         memory=memory,
         weights=tuple(

@@ -8,6 +8,7 @@ from functools import lru_cache
 from costmodel.architecture.counts import ParameterRow, parameter_table
 from costmodel.architecture.types import LayerKind
 from costmodel.deployment import Deployment, stage_layers
+from costmodel.memory.adapters import adapter_elements
 
 
 @lru_cache(maxsize=1024)
@@ -52,9 +53,10 @@ def stage_weight_bytes(deployment: Deployment, stage: int) -> float:
 def loaded_weight_rows(deployment: Deployment, stage: int) -> tuple[ParameterRow, ...]:
     """Return the weights as an engine holds them after loading ("Model loading took … GiB").
 
-    Two things come on top of what is stored: the table of sines and cosines of the rotary embedding, one row for every position that the
-    config allows (Llama-3.1-8B: 131,072·128·2 B = 32 MiB, which makes 14.9575 GiB of weights the 14.9888 that vLLM logs), and the padding
-    of mxfp4 experts to the tiles of their kernels (:func:`expert_padding`).
+    Three things come on top of what is stored: the table of sines and cosines of the rotary embedding, one row for every position that the
+    config allows (Llama-3.1-8B: 131,072·128·2 B = 32 MiB, which makes 14.9575 GiB of weights the 14.9888 that vLLM logs), the padding
+    of mxfp4 experts to the tiles of their kernels (:func:`expert_padding`), and buffers of LoRA adapters
+    (:mod:`costmodel.memory.adapters`).
     """
     architecture, rows = deployment.architecture, []
     kinds = [architecture.kinds[index] for index in sorted(set(stage_patterns(deployment)[stage]))]
@@ -66,6 +68,11 @@ def loaded_weight_rows(deployment: Deployment, stage: int) -> tuple[ParameterRow
     if architecture.max_positions and architecture.rotary:
         entries = architecture.max_positions * sum(widths)
         rows.append(ParameterRow("rotary tables", entries, architecture.dtype, entries * deployment.activation_bytes))
+    last = len(stage_patterns(deployment)) - 1
+    buffers = adapter_elements(deployment, stage_patterns(deployment)[stage], stage == 0, stage == last)
+    if buffers:
+        dtype = deployment.activation_dtype
+        rows.append(ParameterRow("LoRA adapters", buffers, dtype, buffers * deployment.activation_bytes))
     return tuple(rows)
 
 

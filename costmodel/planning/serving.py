@@ -35,6 +35,7 @@ class PlanOptions(TypedDict, total=False):
     dtype: str | None
     kv_dtype: str | None
     compute_dtype: str | None
+    lora: object
     engine: str
     calibration: str | Path | Calibration | None
     assume_efficiency: bool

@@ -29,6 +29,8 @@ class ServerOptions(TypedDict, total=False):
     dtype: str | None
     kv_dtype: str | None
     compute_dtype: str | None
+    lora: object
+    """LoRA adapters, as :func:`costmodel.predict` takes them."""
     engine: str
     calibration: str | Path | Calibration | None
     assume_efficiency: bool
@@ -91,6 +93,10 @@ ELSEWHERE = {
     "pp": "tp: pipeline stages are not simulated",
     "pipeline_parallel_size": "tp: pipeline stages are not simulated",
     "enable_expert_parallel": "ep",
+    **dict.fromkeys(
+        ("max_loras", "max_lora_rank", "lora_rank", "loras", "enable_lora"),
+        "lora=costmodel.Lora(rank, adapters, targets)",
+    ),
     "max_concurrency": "clients",
     "concurrency": "clients",
     "request_rate": "rate",

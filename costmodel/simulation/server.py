@@ -101,6 +101,7 @@ def make_server(
             dtype=options.get("dtype"),
             kv_dtype=options.get("kv_dtype"),
             compute_dtype=options.get("compute_dtype"),
+            lora=options.get("lora"),
         )
         notes += [*deployment.notes, *hints.stand_in(options.get("engine", "vllm"), options.get("scheduler"))]
         if options.get("rung") != "roofline":

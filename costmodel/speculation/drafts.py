@@ -182,6 +182,7 @@ def _head(method: str, target: Deployment, own: Architecture | None = None) -> D
         compute_dtype=None if method != "mtp" else target.compute_dtype,
         format_bytes={**target.format_bytes, **stored},
         layer_counts=tuple(pattern.count(index) for index in range(len(kinds))),
+        lora=None,  # vLLM wraps the target's layers only
         notes=(),
     )
     shared = ("embedding",) if own_head else ("embedding", "lm_head")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.adapters import asked_lora, plain
 from costmodel.calibrations import choose_calibration
 from costmodel.checks import choice, whole
 from costmodel.deployment import Deployment, deploy
@@ -51,6 +52,7 @@ def sweep(
     ep: int = 1,
     kv_dtype: str | None = None,
     compute_dtype: str | None = None,
+    lora: object = None,
     engine: str = "vllm",
     calibration: str | Path | None = None,
     assume_efficiency: bool = False,
@@ -87,8 +89,8 @@ def sweep(
         streams: sequences that decode; clients of a closed loop; 32 unless given (not of a load at a rate).
         context: tokens that each has in the KV cache; 500 unless given (not of a load).
         output: tokens of an answer; None to leave out what depends on it.
-        ep, kv_dtype, compute_dtype, engine, calibration, assume_efficiency: of all rows, as in :func:`costmodel.predict`. The calibration
-            is a file or ``"none"``; one for a single part needs that part alone.
+        ep, kv_dtype, compute_dtype, lora, engine, calibration, assume_efficiency: of all rows, as in :func:`costmodel.predict`.
+            The calibration is a file or ``"none"``; one for a single part needs that part alone.
         prices: price per hour of one GPU: by name, or a CSV or TOML table (:func:`costmodel.prices.read_prices`).
         simulate: ``"load"`` or ``"interference"``: simulate each instead (:func:`costmodel.simulate_load`,
             :func:`costmodel.simulate_interference`).
@@ -114,7 +116,7 @@ def sweep(
     grid = make_grid(model, gpu, tp, dtype, chunk, rate, prompt, streams, context, output)
     check_placement(ep, kv_dtype, compute_dtype)
     priced = Prices({}) if prices is None else read_prices(prices)
-    placed = {"ep": ep, "kv_dtype": kv_dtype, "compute_dtype": compute_dtype}
+    placed = {"ep": ep, "kv_dtype": kv_dtype, "compute_dtype": compute_dtype, "lora": plain(asked_lora(lora)[0])}
     fitted = {"engine": engine, "calibration": calibration, "assume_efficiency": assume_efficiency}
     if simulate is None:
         _refuse_simulation_only(

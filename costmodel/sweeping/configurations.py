@@ -52,7 +52,7 @@ def _digest(content: bytes) -> str:
 
 def _chosen(options: Mapping[str, Any]) -> Calibration | None:
     """Return the shipped calibration of a server; None where there is none, or no such server on this machine."""
-    placed = {name: options[name] for name in ("tp", "ep", "dtype", "kv_dtype", "compute_dtype")}
+    placed = {name: options[name] for name in ("tp", "ep", "dtype", "kv_dtype", "compute_dtype", "lora")}
     try:
         deployment = deploy(options["model"], options["gpu"], **placed)
         return choose_calibration(None, deployment, options["engine"], options["assume_efficiency"])

@@ -203,7 +203,7 @@ def _without(grid: Grid, asked: Asked, name: str, why: str, value: Any) -> Grid:
 def _points(grid: Grid, asked: Asked, notes: list[str]) -> Iterator[Point]:
     """Yield every row to be, in order; add the choices that were made for the user to the ``notes``."""
     for each in grid.deployments():
-        placed = {name: asked.server[name] for name in ("ep", "kv_dtype", "compute_dtype")}
+        placed = {name: asked.server[name] for name in ("ep", "kv_dtype", "compute_dtype", "lora")}
         deployment: Deployment | None = None
         problem = None
         try:

@@ -58,6 +58,10 @@ def symbolic_deployment(deployment: Deployment) -> tuple[Deployment, dict[Any, f
     symbols.values |= {bandwidth: hardware.bandwidth, link: hardware.link_bandwidth, units: hardware.units}
     activation, cache = symbol("b_a"), symbol("b_kv")
     symbols.values |= {activation: deployment.activation_bytes, cache: deployment.kv_bytes}
+    lora = deployment.lora
+    if lora is not None:
+        rank, adapters = symbols.make("r_A", lora.rank), symbols.make("n_A", lora.adapters)
+        lora = replace(lora, rank=rank, adapters=adapters)
     format_bytes: dict[WeightFormat, Any] = {}
     for fmt, value in deployment.format_bytes.items():
         name = "b_w" if fmt == main_format(architecture) else f"b_w_{fmt.name}"
@@ -73,6 +77,7 @@ def symbolic_deployment(deployment: Deployment) -> tuple[Deployment, dict[Any, f
             kv_bytes=cache,
             format_bytes=format_bytes,
             layer_counts=layer_counts,
+            lora=lora,
             encoder_states=symbols.make("E_x", deployment.encoder_states),
         ),
         symbols.values,

@@ -78,6 +78,8 @@ ENTRIES = (
     Entry("d_s", "d_s", "–", "width of the shared experts", integer=True),
     Entry("E", "E", "experts", "routed experts", integer=True),
     Entry("k", "k", "experts", "experts per token", integer=True),
+    Entry("r_A", "r_A", "–", "rank of LoRA adapters, as the engine has it (max_lora_rank)", integer=True),
+    Entry("n_A", "n_A", "adapters", "LoRA adapters that requests of a step use at most (max_loras)", integer=True),
     Entry("E_x", "E_x", "states", "states of an encoder that a sequence attends to in cross-attention", integer=True),
     Entry("N_i", "N_i", "patches", "patches of the images of a step", integer=True),
     Entry("A_i", "A_i", "pairs", "pairs of patches that see one another, Σ p²"),

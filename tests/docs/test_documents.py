@@ -95,7 +95,7 @@ def test_the_commands_of_the_page_of_traces_run(repo_root: Path, own_folder: Pat
     assert eval(code, {"costmodel": costmodel}).result.requests.done == 2  # the page's example is what is tested
 
 
-EVERYTHING = "predict --calibration {path} --pp 2 --cached-prefix 100 --draft-model eagle --speculative-tokens 3 --json"
+EVERYTHING = "predict --loras 2 --calibration {path} --pp 2 --cached-prefix 100 --draft-model eagle --speculative-tokens 3 --json"
 """A prediction with all of its keys but those of images."""
 IMAGES = "predict --model gemma-3-4b-it --images 1 --json"
 
