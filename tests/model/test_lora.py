@@ -16,11 +16,13 @@ from costmodel.deployment import Deployment, deploy
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import OperatorTime, step_operators, step_times
 from costmodel.equations.work import Chunk, Decodes, make_work
+from costmodel.hardware.errors import UnsupportedError
 from costmodel.hardware.shipped import shipped_calibration
 from costmodel.memory.adapters import adapter_elements
 from costmodel.memory.planning import plan_memory
 from costmodel.memory.weights import loaded_weight_bytes
 from costmodel.prediction import predict
+from tests.architecture.vision_configs import LLAMA32_VISION, WHISPER
 
 MODELS = ("Llama-3.1-8B", "Mixtral-8x7B-v0.1", "DeepSeek-V2-Lite", "gpt-oss-20b", "Qwen3-Next-80B-A3B-Instruct")
 HIDDEN, WIDTH, KV, VOCABULARY, LAYERS = 4096, 14336, 1024, 128_256, 32
@@ -246,6 +248,28 @@ def test_a_rank_below_that_of_the_adapter_is_refused(tmp_path: Path) -> None:
     write(tmp_path, r=32)
     with pytest.raises(InputError, match="less than the 32 of the adapter"):
         deploy(lora=Lora(rank=16, adapter=str(tmp_path)))
+
+
+@pytest.mark.parametrize("model", ["bge-m3", "Qwen3-Embedding-8B"])
+def test_models_that_pool_are_refused(model: str) -> None:
+    with pytest.raises(UnsupportedError, match="pools; LoRA adapters of models that pool have no equations here"):
+        plan_memory(model, "h100", lora=Lora(adapters=2))
+
+
+@pytest.mark.parametrize("config", [LLAMA32_VISION, WHISPER])
+def test_models_with_cross_attention_are_refused(tmp_path: Path, config: dict[str, Any]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(UnsupportedError, match="has cross-attention; LoRA adapters beside it have no equations here"):
+        predict(100, "h100", str(tmp_path), lora=Lora(adapters=2))
+
+
+def test_adapters_beside_images_are_those_of_the_decoder() -> None:
+    """vLLM wraps the language model unless it is told otherwise: the encoder takes as long as without adapters."""
+    asked: dict[str, Any] = {"model": "gemma-3-4b-it", "images": 2}
+    plain_answer, adapted = predict(300, **asked), predict(300, **asked, lora=Lora(adapters=2))
+    assert adapted.best.prefill_encoder_s == plain_answer.best.prefill_encoder_s > 0
+    assert adapted.best.prefill_s > plain_answer.best.prefill_s
+    assert adapted.images == plain_answer.images
 
 
 def test_all_questions_take_adapters() -> None:
