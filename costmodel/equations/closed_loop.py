@@ -112,8 +112,8 @@ def solve_loop(
 ) -> Loop:
     """Find the C_d at which the four equations agree, by bisection (floats and arrays).
 
-    More running requests make every step longer and TPOT with it, but never so that more requests would run: what the equations give for
-    C_d less C_d itself changes sign once in [0, C].
+    What the equations give for C_d less C_d itself changes sign once in [0, C], but for a small token budget with short answers: there
+    it is also 0 near C_d = 0, a loop that never fills up. Halving from C takes the other, as all clients begin together.
 
     Args:
         clients: who asks.

@@ -86,9 +86,11 @@ def solve_loops(
 
 
 def find_roots(excess: Callable[[Floats, np.ndarray], Floats], most: Floats) -> Floats:
-    """Return where functions that fall through zero once between 0 and ``most`` do so; the last call of each is at its root.
+    """Return where functions fall through zero between 0 and ``most``; the last call of each is at its root.
 
-    Inverse quadratic interpolation where it is safe, halving where not (Chandrupatla, Advances in Engineering Software 28, 1997).
+    Inverse quadratic interpolation where it is safe, halving where not (Chandrupatla, Advances in Engineering Software 28, 1997). Halved
+    until the lower end leaves 0, as in :func:`~costmodel.equations.closed_loop.solve_loop`: a small token budget with short answers has
+    one more root near 0, of a loop that never fills up, which the clients, who all begin together, do not come to.
 
     Args:
         excess: values at points, for the functions whose numbers are given.
@@ -118,5 +120,6 @@ def find_roots(excess: Callable[[Floats, np.ndarray], Floats], most: Floats) -> 
             xi, phi = (a - b) / (c - b), (fa - fb) / (fc - fb)
             safe = (phi**2 < xi) & ((1 - phi) ** 2 < 1 - xi)
             inverse = fa / (fb - fa) * fc / (fb - fc) + (c - a) / (b - a) * fa / (fc - fa) * fb / (fc - fb)
+        safe &= np.minimum(a, b) > 0
         share = np.clip(np.where(safe, inverse, 0.5), least, 1 - least)
     return roots

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 from pathlib import Path
 from typing import Any
@@ -116,11 +115,8 @@ def test_blocks_of_a_case(tmp_path: Path) -> None:
         assert memory.kv_tokens == memory.kv_blocks * 16
 
 
-def test_the_cases_are_still_those(tmp_path: Path) -> None:
-    folder = os.environ.get("COSTMODEL_SHARED", str(Path(__file__).parents[3] / "shared"))
-    path = Path(folder) / "cases" / "measured.yaml"
-    if not path.is_file():
-        pytest.skip("the shared cases are not here (COSTMODEL_SHARED)")
+def test_the_cases_are_still_those(shared_folder: Path, tmp_path: Path) -> None:
+    path = shared_folder / "cases" / "measured.yaml"
     yaml = pytest.importorskip("yaml")
     found = {case["id"]: case["measured"] for case in yaml.safe_load(path.read_text(encoding="utf-8"))}
     names = ("available_kv_GiB_per_gpu", "available_kv_GiB", "kv_GiB", "kv_GiB_derived")
