@@ -12,7 +12,7 @@ import sympy
 
 from costmodel.architecture.counts import total_parameters
 from costmodel.architecture.types import Architecture
-from costmodel.building import build_parameters, build_textbook
+from costmodel.building import build_parameters, build_textbook, roofline_parameters
 from costmodel.certainty import find_calibration, no_calibration
 from costmodel.checks import choice, parameter_count
 from costmodel.deployment import Deployment
@@ -21,10 +21,10 @@ from costmodel.equations.rate_sources import DatasheetRates, RateSource
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import OperatorTime, step_operators
 from costmodel.equations.textbook import Textbook, textbook_attention, textbook_decode, textbook_linear
-from costmodel.equations.work import Chunk, Decodes, Window, Work, make_work
+from costmodel.equations.work import Chunk, Decodes, LocalChunks, Window, Work, make_work
 from costmodel.hardware.calibration import FORMS, Calibration
 from costmodel.hardware.errors import InputError, shown
-from costmodel.rungs import make_load
+from costmodel.rungs import Load, longest_step, make_load, textbook_spike
 from costmodel.symbolic.deployment import symbolic_deployment
 from costmodel.symbolic.functions import HELPERS
 from costmodel.symbolic.nomenclature import symbol
@@ -127,7 +127,8 @@ def formula(
     if rung == "calibrated" and fitted is None:
         raise InputError(no_calibration(deployment, engine))
     numbers = {symbol("D"): float(load.streams), symbol("c"): float(load.context)}
-    part, chunk_numbers, cases = _chunk(name, load.prompt, load.streams, load.budget)
+    back = _steps_back(deployment, rung, params, fitted, load) if name == "spike" else 1
+    part, chunk_numbers, cases = _chunk(name, load.prompt, load.streams, load.budget, back)
     terms, values = _terms(deployment, name, rung, part, params, fitted)
     what = f"{deployment.architecture.name} on {deployment.gpus} × {deployment.profile.name}"
     return Formula(name, rung, terms, {**numbers, **chunk_numbers, **values}, cases, what)
@@ -203,13 +204,33 @@ def _is_mixture(architecture: Architecture) -> bool:
     return any(kind.feed_forward.kind == "moe" for kind in architecture.kinds)
 
 
+def _steps_back(
+    deployment: Deployment, rung: RungName, params: float | None, fitted: Calibration | None, load: Load
+) -> int:
+    """Return which full chunk from the last on makes the longest step: 1, the last, but where local chunks begin again in between."""
+    if load.budget is None or not any(
+        isinstance(kind.attention.window, LocalChunks) for kind in deployment.architecture.kinds
+    ):
+        return 1
+    if rung == "textbook":
+        chunks, _ = textbook_spike(build_textbook(deployment, params), load)
+    else:
+        rates = CalibratedRates(fitted) if rung == "calibrated" and fitted else None
+        chunks, _ = longest_step(
+            build_parameters(deployment, rates) if rates else roofline_parameters(deployment), load
+        )
+    room = load.budget - load.streams
+    return max(load.prompt // room - int(chunks[0].cached) // room, 1)
+
+
 def _chunk(
-    name: FormulaName, prompt: int, streams: int, budget: int | None
+    name: FormulaName, prompt: int, streams: int, budget: int | None, back: int
 ) -> tuple[Chunk | None, dict[Any, float], tuple[Definitions, ...]]:
     """Return the chunk of a formula in symbols, the numbers of its symbols, and what they stand for.
 
     Under a token budget two chunks may make the longest step: the last full one, and the remainder after it, which is shorter but has
-    more before it to attend to. Both are right for every n, also where the whole prompt fits.
+    more before it to attend to. Both are right for every n, also where the whole prompt fits. In local chunks it may be the full one
+    that is ``back`` from the last on.
     """
     n, q, s, m, decoding = (symbol(item) for item in ("n", "q", "s", "m", "D"))
     if name == "decode":
@@ -222,7 +243,8 @@ def _chunk(
     full = sympy.floor(n / room)
     last = ((q, sympy.Min(n, room)), (s, sympy.Max(full - 1, 0) * room))
     remainder = ((q, n - full * room), (s, full * room))
-    return Chunk(q, s), {n: float(prompt), m: float(budget)}, (last, remainder)
+    before = (((q, room), (s, (full - back) * room)),) if back > 1 else ()
+    return Chunk(q, s), {n: float(prompt), m: float(budget)}, (last, remainder, *before)
 
 
 def _work(name: FormulaName, chunk: Chunk | None, windows: tuple[Window, ...]) -> Work:

@@ -152,6 +152,9 @@ def test_the_longest_step_of_llama_4_is_the_last_before_a_chunk_begins() -> None
         model="Llama-4-Scout-17B-16E-Instruct", gpu="b200", tp=8, prompt=18_432, streams=8, chunk=2056
     ).rows
     assert row.spike_s == pytest.approx(document.spike.height_s, rel=1e-12)
+    for rung in ("textbook", "roofline", "calibrated"):
+        formula = costmodel.formula(deployment, "spike", rung, prompt=18_432, streams=8, chunk=2056)
+        assert formula.evaluate() == pytest.approx(getattr(document.rungs, rung).spike_s, rel=1e-12)
 
 
 def test_one_prompt_needs_two_candidates_at_most() -> None:
