@@ -102,7 +102,7 @@ def drafted(
         free = "with fixed step times verifying takes a decode step, and drafting no time"
         return Drafted(drafting(given, FixedPasses(clock)), info("fixed", str(asked.draft), given), notes=(turns, free))
     plan, engine = planned(asked, deployment), options.get("engine", "vllm")
-    passes = ModelPasses(speculator(deployment, plan, rates, engine), tokens, clock.windows)
+    passes = ModelPasses(speculator(deployment, plan, rates, engine), tokens)
     notes, warnings = said(plan, engine, rates is not None)
     return Drafted(
         drafting(plan.acceptance, passes),
