@@ -55,6 +55,8 @@ def test_budgets_that_drafts_fill_are_told() -> None:
         "No prompt gets through: 32 streams × 4 tokens fill a budget of 128; a budget of 129 or more lets one in"
         in text
     )
+    assert "It pays at every batch up to 32 streams" in text
+    assert "; a budget of 128 has no room for more." in text
 
 
 def test_several_configurations_have_columns_for_it() -> None:
@@ -91,6 +93,15 @@ def test_a_memory_plan_names_the_draft() -> None:
         ("predict --draft-model eagle --accepted-length a:2", "not K:LENGTH"),
         ("predict --draft-model eagle --acceptance-per-position 0.5,0.9", "none is above"),
         ("predict --draft-model eagle --speculative-tokens 0", "at least 1"),
+        (
+            "predict --draft-model eagle3 --acceptance 0.75 --speculative-tokens 3 --streams 60 --chunk 64",
+            "64 does not hold the drafts of 60 streams (4 tokens of each); use a chunk of at least 240",
+        ),
+        (
+            "predict --draft-model eagle3 --acceptance 0.75 --speculative-tokens 3 --streams 60 --chunk 200",
+            "use a chunk of at least 240, or --speculative-tokens 2",
+        ),
+        ("predict --draft-model eagle3 --acceptance 0.75 --streams 60 --chunk 64", "use a chunk of at least 120"),
         ("predict --cached-prefix 8000", "use at most 7999"),
         ("simulate load --clients 1 --draft-model eagle", "--speculative-tokens 3"),
         ("simulate load --clients 1 --acceptance-seed 3", "is for speculative decoding"),
