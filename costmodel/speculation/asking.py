@@ -104,7 +104,7 @@ def said(plan: Plan, engine: str, calibrated: bool) -> tuple[list[str], list[str
     notes = [f"{plan.draft.name}: {note}" for note in plan.draft.notes]
     if calibrated and (note := host_times(engine).note):
         notes.append(note)
-    return notes, [plan.acceptance.assumed] if plan.acceptance.assumed else []
+    return notes, list(plan.acceptance.warnings)
 
 
 def speculator(deployment: Deployment, plan: Plan, rates: CalibratedRates | None, engine: str) -> Speculator:
