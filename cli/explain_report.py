@@ -75,7 +75,7 @@ def _table(item: Table) -> str:
 def request_report(document: RequestExplanation) -> str:
     """Return the stages of a request."""
     heading = (
-        f"A request of {document.prompt_tokens:,} tokens with an answer of {document.output_tokens:,}, among "
+        f"A request of {plural(document.prompt_tokens, 'token')} with an answer of {document.output_tokens:,}, among "
         f"{plural(document.streams, 'stream')} at {document.context_tokens:,} tokens: {_about(document)}."
     )
     tpot = "" if document.tpot_s is None else f", TPOT {seconds(document.tpot_s, 3)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.cli.text import count, gib, milliseconds, percent, plural, seconds, significant, size, table
-from costmodel.documents import Prediction
+from costmodel.documents import Prediction, Workload
 from costmodel.speculation.documents import SpeculationInfo
 
 ABOUT_THE_SAME = 0.01
@@ -25,7 +25,7 @@ def speculation_text(item: Prediction) -> str:
         f"  It gives {significant(info.accepted_length, 3)} tokens{_rate(info)}: TPOT {milliseconds(info.tpot_s)} ms, {_times(info)} "
         f"(floor {milliseconds(info.floor_tpot_s)} ms).",
         f"  Tokens come in bundles, one every {milliseconds(info.pass_s)} ms. {_best(info)}",
-        f"  {_break_even(info, work.context_tokens)}",
+        f"  {_break_even(info, work)}",
     ]
     if info.spike_s is not None and info.spike_chunks is not None:
         lines.append(
@@ -101,8 +101,11 @@ def _best(info: SpeculationInfo) -> str:
     return f"Best is {plural(info.best_tokens, 'drafted token')} per pass: TPOT {milliseconds(info.best_tpot_s)} ms."
 
 
-def _break_even(info: SpeculationInfo, context: int) -> str:
-    where = f"with {plural(info.tokens, 'drafted token')} at context {count(context)}"
+def _break_even(info: SpeculationInfo, work: Workload) -> str:
+    where = f"with {plural(info.tokens, 'drafted token')} at context {count(work.context_tokens)}"
+    budget = work.chunk_tokens
+    if budget is not None and (info.tried_streams + 1) * (info.tokens + 1) > budget:
+        where += f"; a budget of {count(budget)} has no room for more"
     if info.break_even_streams is None:
         return f"It pays at every batch up to {plural(info.tried_streams, 'stream')} {where}."
     if info.break_even_streams == 0:

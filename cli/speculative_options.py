@@ -97,6 +97,8 @@ def _lengths(written: str) -> float | dict[int, float]:
         tokens, colon, length = piece.partition(":")
         if not colon or not tokens.strip().isdecimal():
             raise InputError(f"accepted-length {piece!r} is not K:LENGTH, such as 3:2.3")
+        if int(tokens) in found:
+            raise InputError(f"accepted-length is given twice for {int(tokens)} drafted tokens; leave one of them out")
         found[int(tokens)] = _number(length, "accepted-length")
     return found
 

@@ -37,6 +37,25 @@ def whole(value: Any, name: str, least: int = 0, most: int = MAX_TOKENS) -> int:
     return number
 
 
+def cached_part(value: Any, prompt: int) -> int:
+    """Return the leading tokens of a prompt that the prefix cache has: fewer than the prompt, whose last token gives the logits.
+
+    Raises:
+        InputError: not a whole number, or not below ``prompt``.
+    """
+    cached = whole(value, "cached-prefix")
+    if cached < prompt:
+        return cached
+    if prompt == 1:
+        raise InputError(
+            "a prompt of 1 token has no cached prefix: its last token is computed in any case; leave out --cached-prefix"
+        )
+    raise InputError(
+        f"a cached prefix of {cached} tokens leaves nothing of a prompt of {prompt}: its last token is computed in any case; "
+        f"use at most {prompt - 1}"
+    )
+
+
 def positive(value: Any, name: str, most: float = math.inf) -> float:
     """Return ``value`` as a finite float above zero and at most ``most``, or raise :class:`InputError`."""
     try:

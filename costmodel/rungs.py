@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from costmodel.checks import MAX_SECONDS, positive, whole
+from costmodel.checks import MAX_SECONDS, cached_part, positive, whole
 from costmodel.deployment import Deployment
 from costmodel.documents import Operator, Rung
 from costmodel.encoder import ImageLoad, encoder_operators
@@ -113,14 +113,9 @@ def make_load(
         whole(context, "context", 0),
         None if budget is None else whole(budget, "chunk", 1),
         positive(every, "every", MAX_SECONDS),
-        whole(cached_prefix, "cached-prefix", 0),
+        cached_part(cached_prefix, whole(prompt, "prompt", 1)),
         images,
     )
-    if load.cached >= load.prompt:
-        raise InputError(
-            f"a cached prefix of {load.cached:,} tokens leaves nothing of a prompt of {load.prompt:,}: its last token is computed in any "
-            f"case, as its logits are wanted; use at most {load.prompt - 1}"
-        )
     room = chunk_room(load.budget, load.streams)
     most = MAX_STEPS if images is None else MAX_STEPS // 10  # with images every one of them is gone through
     if step_count(load.new, load.prompts, room) > most:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Unpack
 
-from costmodel.checks import choice, whole
+from costmodel.checks import cached_part, choice, whole
 from costmodel.hardware.errors import InputError
 from costmodel.planning.answering import head, last_that, limits_of, ms, over, sent, verified
 from costmodel.planning.confirming import interference_numbers, unserved
@@ -18,6 +18,7 @@ from costmodel.planning.serving import PlanOptions, Site, make_site, room
 from costmodel.planning.steady import (
     MEASURES,
     Steady,
+    all_cached,
     before_engine_s,
     checked,
     keeps_up,
@@ -151,7 +152,8 @@ def plan_prompt(
         itl, ttft: limits [s]; None for none.
         every: time from one such prompt to the next; None for prompts that are rare [s].
         chunk: token budget; None for the prompt in one step, ``"engine"`` for vLLM's default.
-        cached_prefix: tokens at its beginning that the prefix cache has; of a prompt no longer than that, the last one is computed.
+        cached_prefix: tokens at its beginning that the prefix cache has; of a prompt no longer than that, the last one is computed, and a
+            note says so.
         confirm: simulate the answer and one more as well.
         server: model, GPU and flags (:class:`~costmodel.planning.serving.PlanOptions`).
 
@@ -190,6 +192,8 @@ def _prompt(
     site = make_site(server, 1, dict.fromkeys(names))
     if site.info.rung == "fixed":
         raise InputError("prefill_s is the time of a prompt of one length; the longest prompt needs a model and a GPU")
+    if load.prefix:
+        cached_part(load.prefix, max(site.most_tokens - 1, 1) if site.most_tokens else MOST_TOKENS)
     return _Question("prompt", "prompt", site, load, limits_of(False, itl=itl, ttft=ttft), chunk).answer(confirm)
 
 
@@ -322,7 +326,7 @@ class _Question:
             workload["every_s"] = None
         return SizePlan(
             **head(self.site), plan=self.plan, unknown=self.unknown, workload=workload, limits=self.slo,
-            notes=(*self.site.notes, *sent(self.site, reached)), warnings=(*self.site.warnings, *warned), **rest,
+            notes=(*self.site.notes, *sent(self.site, reached), *all_cached(reached)), warnings=(*self.site.warnings, *warned), **rest,
         )  # fmt: skip
 
     def _sentence(self, binding: str, number: int) -> str:

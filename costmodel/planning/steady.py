@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodel.certainty import arrival_overheads
-from costmodel.checks import MAX_SECONDS, positive, whole
+from costmodel.checks import MAX_SECONDS, cached_part, positive, whole
 from costmodel.equations.work import Chunk, seen_tokens
-from costmodel.hardware.errors import InputError
 from costmodel.planning.serving import Site
 from costmodel.simulation.clock import Clock, decode_alike
 from costmodel.spike import mixed_steps, step_count, tallest_candidates, visibility
@@ -67,12 +66,17 @@ def checked(streams: int, context: int, prompt: int, prompts: int, every: float,
 
 def with_prefix(load: Steady) -> Steady:
     """Return a load whose cached prefix leaves something of its prompts, or raise :class:`InputError`."""
-    if load.prefix >= load.prompt:
-        raise InputError(
-            f"a cached prefix of {load.prefix:,} tokens leaves nothing of a prompt of {load.prompt:,}: its last token is computed in any "
-            f"case; use at most {load.prompt - 1}"
-        )
+    cached_part(load.prefix, load.prompt)
     return load
+
+
+def all_cached(load: Steady) -> tuple[str, ...]:
+    """Return the note of prompts that are no longer than the prefix that is said to be cached."""
+    if not load.prompts or load.prefix < load.prompt:
+        return ()
+    return (
+        f"the cached prefix of {load.prefix:,} tokens is no shorter than the prompt: all of it but the last token is taken as cached",
+    )
 
 
 def decode_s(clock: Clock, load: Steady) -> float:

@@ -14,10 +14,10 @@ from costmodel.equations.numerics import total
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.recording import Recorder
 from costmodel.equations.step import step_operators
-from costmodel.equations.work import Chunk, Reach, Work, attended_pairs, chunk_kv, widest
+from costmodel.equations.work import Chunk, Reach, Work, attended_pairs, chunk_kv
 from costmodel.rungs import total_seconds
 from costmodel.simulation.clock import MOST_CHUNKS, Clock, compiled, summed
-from costmodel.speculation.host import NO_HOST, HostTimes
+from costmodel.speculation.host import HostTimes
 from costmodel.speculation.steps import Speculator
 
 Draw = Literal["random", "even"]
@@ -31,20 +31,25 @@ class Rows:
     Attributes:
         sequences: D.
         drafted: Σ of their drafts.
-        sampled: sequences that get a token in the step, those at the end of their prompt included: the draft goes on for them.
         reads: KV tokens that they read, for every window.
         pairs: (query, key) pairs that they attend, likewise.
+        later: KV tokens that a draft pass after the first reads, of all sequences of the step, those of prefill chunks included, likewise.
     """
 
     sequences: int
     drafted: int
-    sampled: int
     reads: Sequence[float]
     pairs: Sequence[float]
+    later: Sequence[float]
 
 
 class Passes(Protocol):
-    """What tells the simulation the time of a pass."""
+    """What tells the simulation the time of a pass.
+
+    Sums of :class:`Rows` are those of each window in :attr:`windows`.
+    """
+
+    windows: tuple[Reach, ...]
 
     def seconds(self, chunks: Sequence[tuple[int, int]], rows: Rows) -> float:
         """Return the time of a step with prefill ``chunks`` (tokens, cached before) beside ``rows``, and of the drafts after it [s]."""
@@ -115,6 +120,7 @@ class FixedPasses:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.windows = clock.windows
 
     def seconds(self, chunks: Sequence[tuple[int, int]], rows: Rows) -> float:
         """Return the time of the step [s]."""
@@ -126,46 +132,34 @@ class FixedPasses:
 
 
 class ModelPasses:
-    """Passes by the equations: the target's step, then the draft's.
+    """Passes by the equations: the target's step, then the draft's, as :meth:`~costmodel.speculation.steps.Speculator.pass_time` has them.
 
     Args:
         speculator: target and draft.
         tokens: k.
-        windows: of the target's layers, as the simulation keeps its sums.
     """
 
-    def __init__(self, speculator: Speculator, tokens: int, windows: Sequence[Reach]) -> None:
+    def __init__(self, speculator: Speculator, tokens: int) -> None:
         self._host: HostTimes = speculator.host
         self._later_passes = tokens - 1
-        self._half = tokens / 2
-        self._windows = tuple(windows)
-        draft = speculator.draft
-        self._target = StepOfRows(speculator.target, windows)
-        # A draft whose layers have other windows than the target's is taken to read what the target's first kind of layer reads.
-        self._first = StepOfRows(draft.first, windows) if draft else None
-        self._later = StepOfRows(draft.later, windows) if draft else None
+        target, draft = speculator.target, speculator.draft
+        self.windows = tuple(dict.fromkeys((*target.windows, *(draft.first.windows if draft else ()))))
+        self._target = StepOfRows(target, self.windows)
+        self._first = StepOfRows(draft.first, self.windows) if draft else None
+        self._later = StepOfRows(draft.later, self.windows) if draft else None
 
     def seconds(self, chunks: Sequence[tuple[int, int]], rows: Rows) -> float:
         """Return the time of the step and of the drafts [s]."""
-        verified = rows.sequences + rows.drafted
+        verified, drafting = rows.sequences + rows.drafted, rows.sequences + len(chunks)
         time = self._target.seconds(chunks, rows.sequences, verified, verified + len(chunks), rows.reads, rows.pairs)
-        host = self._host if rows.sampled else NO_HOST
-        time += host.verify_s if rows.drafted else 0.0
+        time += self._host.verify_s if rows.drafted else 0.0
         if self._first is None or self._later is None:
             return time
-        first = self._first.seconds(chunks, rows.sequences, verified, max(rows.sampled, 1), rows.reads, rows.pairs)
-        time += max(first, host.pass_s)
-        if self._later_passes and (drafting := rows.sampled):
-            per_sequence = 1 + self._half
-            reads = [
-                min(
-                    read - rows.drafted + drafting * per_sequence + sum(q + c for q, c in chunks),
-                    math.inf if width is None else width * drafting,
-                )
-                for read, width in zip(rows.reads, map(widest, self._windows), strict=True)
-            ]
-            later = self._later.seconds([], drafting, drafting, drafting, reads, reads)
-            time += self._later_passes * max(later, host.pass_s)
+        first = self._first.seconds(chunks, rows.sequences, verified, drafting, rows.reads, rows.pairs)
+        time += max(first, self._host.pass_s)
+        if self._later_passes:
+            later = self._later.seconds([], drafting, drafting, drafting, rows.later, rows.later)
+            time += self._later_passes * max(later, self._host.pass_s)
         return time
 
 
@@ -174,7 +168,7 @@ class StepOfRows:
 
     Args:
         parameters: of the step.
-        windows: that the sums are given for.
+        windows: that the sums are given for, those of the step among them.
     """
 
     def __init__(self, parameters: Parameters, windows: Sequence[Reach]) -> None:
@@ -244,10 +238,9 @@ class StepOfRows:
         reads: Sequence[Any],
         pairs: Sequence[Any],
     ) -> Work:
-        """Return the work of a step from the sums that the simulation keeps; windows that it keeps none for read as the first does."""
-        own = list(dict.fromkeys((*self._windows, *self._parameters.windows)))
+        """Return the work of a step from the sums that the simulation keeps."""
+        own = self._parameters.windows
         read, paired = (dict(zip(self._windows, sums, strict=True)) for sums in (reads, pairs))
-        usual_read, usual_pairs = next(iter(reads), 0), next(iter(pairs), 0)
         return Work(
             tokens=total([*(chunk.tokens for chunk in chunks), tokens]),
             rows=rows,
@@ -255,8 +248,8 @@ class StepOfRows:
             decodes=sequences,
             pairs={w: total(attended_pairs(chunk.tokens, chunk.cached, w) for chunk in chunks) for w in own},
             prefill_kv={w: total(chunk_kv(chunk.tokens, chunk.cached, w) for chunk in chunks) for w in own},
-            decode_kv={w: read.get(w, usual_read) for w in own},
+            decode_kv={w: read[w] for w in own},
             chunks=tuple(chunks),
-            decode_pairs={w: paired.get(w, usual_pairs) for w in own},
+            decode_pairs={w: paired[w] for w in own},
             drafted=tokens - sequences,
         )

@@ -100,9 +100,10 @@ def drafted(
         if given is None:
             raise InputError("fixed step times say nothing of a draft: give --acceptance, or --accepted-length")
         free = "with fixed step times verifying takes a decode step, and drafting no time"
-        return Drafted(drafting(given, FixedPasses(clock)), info("fixed", str(asked.draft), given), notes=(turns, free))
+        fixed = info("fixed", str(asked.draft), given)
+        return Drafted(drafting(given, FixedPasses(clock)), fixed, notes=(turns, free), warnings=given.warnings)
     plan, engine = planned(asked, deployment), options.get("engine", "vllm")
-    passes = ModelPasses(speculator(deployment, plan, rates, engine), tokens, clock.windows)
+    passes = ModelPasses(speculator(deployment, plan, rates, engine), tokens)
     notes, warnings = said(plan, engine, rates is not None)
     return Drafted(
         drafting(plan.acceptance, passes),

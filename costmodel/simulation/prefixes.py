@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from costmodel.checks import whole
+from costmodel.checks import cached_part
 from costmodel.hardware.errors import InputError
 from costmodel.simulation.blocks import Key
 from costmodel.simulation.requests import Request
@@ -85,12 +85,7 @@ def cached_tokens(cached_prefix: int, prompt: int, caching: bool) -> int:
     Raises:
         InputError: as many as the prompt, or there is no prefix cache.
     """
-    cached = whole(cached_prefix, "cached-prefix", 0)
-    if cached >= prompt:
-        raise InputError(
-            f"a cached prefix of {cached:,} tokens leaves nothing of a prompt of {prompt:,}: its last token is computed in any case; "
-            f"use at most {prompt - 1}"
-        )
+    cached = cached_part(cached_prefix, prompt)
     if cached and not caching:
         raise InputError("a cached prefix needs the prefix cache, which is off; leave out --no-enable-prefix-caching")
     return cached

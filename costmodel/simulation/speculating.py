@@ -2,15 +2,16 @@
 
 As vLLM's scheduler has it (``schedule``, ``update_from_output`` and ``make_spec_decoding_stats`` of v1/core/sched/scheduler.py, 0.32):
 drafts take tokens of the budget and room in blocks, are cut where the budget or the longest sequence ends, are lost in a preemption,
-and those not accepted are taken back after the step. Drafts are made after every step that gives a request a token. Steps are scheduled
-in turns.
+and those not accepted are taken back after the step. Drafts are made after every step, for all of its sequences: those of a request whose
+prompt is not done yet are thrown away (``propose_draft_token_ids`` of v1/worker/gpu_model_runner.py, with its padded batch). Steps are
+scheduled in turns.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from costmodel.equations.work import attended_pairs, chunk_kv
+from costmodel.equations.work import attended_pairs, chunk_kv, seen_tokens
 from costmodel.simulation.drafting import Drafting, Draws, Rows
 from costmodel.simulation.states import Batch, State
 from costmodel.simulation.stepping import Engine
@@ -28,11 +29,16 @@ class SpeculatingEngine(Engine):
         self.drafting: Drafting = drafting
         self.draws = Draws(drafting)
 
-    def _time(self, batch: Batch, time: float, decodes: int, reads: list[float]) -> None:
-        """Say when a step that starts at ``time`` ends, drafts after it included, and count it."""
-        windows, pairs, chunks, drafted = self.clock.windows, list(reads), [], 0
+    def start(self, batch: Batch, time: float) -> None:
+        """Start a step, know when it and the drafts after it end, and count it."""
+        passes, half = self.drafting.passes, self.drafting.tokens / 2
+        windows = passes.windows
+        reads, pairs, later = ([0.0] * len(windows) for _ in range(3))
+        chunks, decodes, drafted = [], 0, 0
         for state, tokens, cached in batch.entries:
             extra = max(state.computed - state.known, 0)
+            for index, window in enumerate(windows):
+                later[index] += seen_tokens(cached + tokens - extra + half, window)
             if tokens - extra > 1:
                 chunks.append((tokens, cached))
                 continue
@@ -41,7 +47,7 @@ class SpeculatingEngine(Engine):
             for index, window in enumerate(windows):
                 reads[index] += chunk_kv(tokens, cached, window)
                 pairs[index] += attended_pairs(tokens, cached, window)
-        duration = self.drafting.passes.seconds(chunks, Rows(decodes, drafted, sum(batch.sampled), reads, pairs))
+        duration = passes.seconds(chunks, Rows(decodes, drafted, reads, pairs, later))
         batch.start, batch.end = time, time + duration
         self.last_end = batch.end
         tally = self.tally

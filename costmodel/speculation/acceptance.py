@@ -71,6 +71,17 @@ class Acceptance:
     lengths: tuple[tuple[int, float], ...] = ()
     assumed: str = ""
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What has to be said of it: that nobody gave it, or lengths that fall."""
+        falling = (
+            f"the accepted length falls from {before:g} with {fewer} drafted tokens to {after:g} with {more}; further drafts cannot make "
+            "it shorter: check the measurement"
+            for (fewer, before), (more, after) in pairwise(self.lengths)
+            if after < before
+        )
+        return (*((self.assumed,) if self.assumed else ()), *falling)
+
     def known(self, most: int) -> list[int]:
         """Return the numbers of drafted tokens, up to ``most``, for which the accepted length is known."""
         if self.lengths:

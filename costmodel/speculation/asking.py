@@ -104,7 +104,7 @@ def said(plan: Plan, engine: str, calibrated: bool) -> tuple[list[str], list[str
     notes = [f"{plan.draft.name}: {note}" for note in plan.draft.notes]
     if calibrated and (note := host_times(engine).note):
         notes.append(note)
-    return notes, [plan.acceptance.assumed] if plan.acceptance.assumed else []
+    return notes, list(plan.acceptance.warnings)
 
 
 def speculator(deployment: Deployment, plan: Plan, rates: CalibratedRates | None, engine: str) -> Speculator:
@@ -124,16 +124,21 @@ def speculation_info(
         load: streams and their context, prompts and the token budget.
         rates: of the calibrated rung; None for the roofline.
         engine: whose host.
+
+    Raises:
+        InputError: the token budget does not hold the drafts of all streams.
     """
+    known = _known(plan, load)
     on_rung = speculator(deployment, plan, rates, engine)
     plain = on_rung.plain_s(load.streams, load.context)
-    known = plan.acceptance.known(MOST_TRIED) or plan.acceptance.known(MOST_TOKENS)
     rows = tuple(_row(on_rung, plan, load, plain, tokens) for tokens in known)
     best = min(rows, key=lambda row: row.tpot_s)
     tokens = plan.tokens or best.tokens
     chosen = next((row for row in rows if row.tokens == tokens), None) or _row(on_rung, plan, load, plain, tokens)
     time = on_rung.pass_time(load.streams, load.context, tokens)
     tried = max(default_max_num_seqs(deployment), load.streams)
+    if load.budget is not None:
+        tried = min(tried, load.budget // (tokens + 1))
     spike = _spike(on_rung, load, tokens)
     floor = on_rung if rates is None else speculator(deployment, plan, None, engine)
     return SpeculationInfo(
@@ -162,6 +167,21 @@ def speculation_info(
         draft_kv_bytes_per_token=plan.draft.kv_bytes_per_token,
         by_tokens=rows,
     )
+
+
+def _known(plan: Plan, load: Load) -> list[int]:
+    """Return the numbers of drafts whose acceptance is known, up to :data:`MOST_TRIED`, with D·(k + 1) tokens within the token budget."""
+    known = plan.acceptance.known(MOST_TRIED) or plan.acceptance.known(MOST_TOKENS)
+    if load.budget is None:
+        return known
+    asked, most = plan.tokens or min(known), load.budget // load.streams - 1
+    if asked > most:
+        fewer = f", or --speculative-tokens {most}" if most and plan.tokens else ""
+        raise InputError(
+            f"a token budget of {load.budget} does not hold the drafts of {load.streams} streams ({asked + 1} tokens of each); use a "
+            f"chunk of at least {load.streams * (asked + 1)}{fewer}"
+        )
+    return [tokens for tokens in known if tokens <= most]
 
 
 def break_even(on_rung: Speculator, context: int, tokens: int, length: float, most: int) -> int | None:

@@ -59,7 +59,8 @@ class SpeculationInfo(Frozen):
     break_even_streams: int | None
     """Most streams at which speculation with k tokens pays; 0 where it pays at none, None where it pays at all that were tried."""
     tried_streams: int
-    """The most that were tried: the engine's max_num_seqs, or the streams asked about if they are more."""
+    """The most that were tried: the engine's max_num_seqs, or the streams asked about if they are more; no more than the token budget has
+    k + 1 tokens for."""
     spike_s: float | None
     """The longest step with prefill while streams speculate, draft passes included; None where the token budget has no room for one."""
     spike_chunks: int | None
@@ -69,7 +70,7 @@ class SpeculationInfo(Frozen):
     draft_kv_bytes_per_token: float
     """That each GPU caches beside the target's."""
     by_tokens: tuple[SpeculationRow, ...]
-    """For every k for which acceptance is known, up to 16."""
+    """For every k for which acceptance is known and the token budget has room, up to 16."""
 
 
 class PrefixCacheInfo(Frozen):

@@ -68,7 +68,8 @@ class Speculator:
             streams: D, at least 1.
             context: c, tokens that each has in the KV cache.
             tokens: k, at least 1.
-            chunks: prompts, or parts of them, that are prefilled in the same step; a draft with layers prefills them as well.
+            chunks: prompts, or parts of them, that are prefilled in the same step; a draft with layers prefills them as well, and drafts
+                for them, also where the prompt is not done (vLLM's padded batch).
         """
         verify = total_seconds(
             step_operators(self.target, verify_work(streams, context, tokens, self.target.windows, chunks))
@@ -76,9 +77,9 @@ class Speculator:
         if self.draft is None:
             return PassTime(verify, 0.0, self.host.verify_s)
         times = [_seconds(self.draft.first, first_pass(streams, context, tokens, self.draft.first.windows, chunks))]
-        drafting = streams + len(chunks)
         if tokens > 1:  # the passes after the first differ by a token of context: their mean is taken
-            later = make_work([], [Decodes(drafting, context + 1 + tokens / 2)], self.draft.later.windows)
+            prompts = [Decodes(1, chunk.cached + chunk.tokens + tokens / 2) for chunk in chunks]
+            later = make_work([], [Decodes(streams, context + 1 + tokens / 2), *prompts], self.draft.later.windows)
             times += [_seconds(self.draft.later, later)] * (tokens - 1)
         waiting = sum(max(self.host.pass_s - seconds, 0.0) for seconds in times)
         return PassTime(verify, sum(times), self.host.verify_s + waiting)

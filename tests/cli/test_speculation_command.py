@@ -55,6 +55,8 @@ def test_budgets_that_drafts_fill_are_told() -> None:
         "No prompt gets through: 32 streams × 4 tokens fill a budget of 128; a budget of 129 or more lets one in"
         in text
     )
+    assert "It pays at every batch up to 32 streams" in text
+    assert "; a budget of 128 has no room for more." in text
 
 
 def test_several_configurations_have_columns_for_it() -> None:
@@ -89,9 +91,23 @@ def test_a_memory_plan_names_the_draft() -> None:
         ("predict --draft-model eagle --accepted-length 2", "of how many speculative tokens"),
         ("predict --draft-model eagle --accepted-length 2:x", "must be numbers"),
         ("predict --draft-model eagle --accepted-length a:2", "not K:LENGTH"),
+        ("predict --draft-model eagle --accepted-length 2:2.1,3:2.3,2:2.2", "given twice for 2 drafted tokens"),
         ("predict --draft-model eagle --acceptance-per-position 0.5,0.9", "none is above"),
         ("predict --draft-model eagle --speculative-tokens 0", "at least 1"),
+        (
+            "predict --draft-model eagle3 --acceptance 0.75 --speculative-tokens 3 --streams 60 --chunk 64",
+            "64 does not hold the drafts of 60 streams (4 tokens of each); use a chunk of at least 240",
+        ),
+        (
+            "predict --draft-model eagle3 --acceptance 0.75 --speculative-tokens 3 --streams 60 --chunk 200",
+            "use a chunk of at least 240, or --speculative-tokens 2",
+        ),
+        ("predict --draft-model eagle3 --acceptance 0.75 --streams 60 --chunk 64", "use a chunk of at least 120"),
+        ("predict --cached-prefix 8000", "of 8000 tokens leaves nothing of a prompt of 8000"),
         ("predict --cached-prefix 8000", "use at most 7999"),
+        ("predict --cached-prefix 1 --prompt 1", "a prompt of 1 token has no cached prefix"),
+        ("plan prompt --cached-prefix 10000000 --itl-ms 50", "use at most 131070"),
+        ("plan prompt --cached-prefix 9 --itl-ms 50 --max-model-len 9", "use at most 7"),
         ("simulate load --clients 1 --draft-model eagle", "--speculative-tokens 3"),
         ("simulate load --clients 1 --acceptance-seed 3", "is for speculative decoding"),
         ("simulate interference --cached-prefix 9000", "use at most 7999"),
@@ -111,6 +127,25 @@ def test_a_memory_plan_names_the_draft() -> None:
 )
 def test_what_cannot_be_is_refused_in_one_line(command: str, said: str) -> None:
     assert said in refusal(command)
+
+
+def test_lengths_that_fall_are_a_warning() -> None:
+    for command in ("predict", "simulate load --clients 1 --requests 1 --prompt 8 --output 8 --speculative-tokens 2"):
+        asked = f"{command} --draft-model eagle --accepted-length"
+        assert "falls from 2.1 with 2 drafted tokens to 2 with 3" in " ".join(
+            run(f"{asked} 2:2.1,3:2.0").output.split()
+        )
+        assert "falls" not in run(f"{asked} 2:2.1,3:2.1").output
+
+
+def test_a_prompt_that_is_all_cached_is_told() -> None:
+    note = "the cached prefix of 100,000 tokens is no shorter than the prompt"
+    assert note in " ".join(printed("plan prompt --itl-ms 50 --cached-prefix 100000 --kv-tokens 60000").split())
+    assert note not in " ".join(printed("plan prompt --itl-ms 50 --cached-prefix 100000").split())
+
+
+def test_one_token_is_one_token() -> None:
+    assert "A request of 1 token with" in printed("explain request --prompt 1")
 
 
 def test_an_assumed_acceptance_is_a_warning() -> None:

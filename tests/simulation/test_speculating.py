@@ -179,7 +179,7 @@ def test_windows_and_latents_are_simulated_as_they_are_predicted(model: str) -> 
     assert predicted is not None
     assert found is not None
     assert found.itl is not None
-    assert found.itl.p50_s == pytest.approx(predicted.pass_s, rel=1e-3)
+    assert found.itl.p50_s == pytest.approx(predicted.pass_s, rel=1e-9)
 
 
 def test_a_load_is_faster_with_few_clients_and_slower_with_many() -> None:

@@ -191,6 +191,19 @@ def test_streams_take_k_plus_one_tokens_of_the_budget() -> None:
     assert info(asked, streams=32, chunk=160).spike_s is None
 
 
+def test_best_and_break_even_end_where_the_budget_does() -> None:
+    """40 streams and 200 tokens: five of each, so at most four drafts; no more than 200 ÷ (k + 1) streams are looked at."""
+    asked = Speculation("eagle3", acceptance=0.95)
+    free, held = info(asked, streams=40), info(asked, streams=40, chunk=200)
+    assert free.best_tokens > 4
+    assert [row.tokens for row in held.by_tokens] == [1, 2, 3, 4]
+    assert (held.best_tokens, held.tokens) == (4, 4)
+    assert (held.tried_streams, held.break_even_streams) == (40, None)
+    assert info(asked, streams=40, chunk=8192).tried_streams == 8192 // (free.tokens + 1)
+    with pytest.raises(costmodel.InputError, match="use a chunk of at least 200, or --speculative-tokens 3"):
+        info(Speculation("eagle3", tokens=4, acceptance=0.95), streams=40, chunk=199)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
