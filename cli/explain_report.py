@@ -59,7 +59,7 @@ def _topic(topic: Topic, document: Explanations) -> str:
         f"{topic.number}. {topic.name}: “{topic.claim}”",
         _indented(topic.verdict, ""),
         "Why\n" + "\n".join(_indented(text) for text in topic.reason),
-        f"Numbers: {_scene(document)}\n" + table(labelled),
+        f"Numbers: {_about(document)}; {load_of(topic, document)}\n" + table(labelled),
         *(f"{item.title}\n{_table(item)}" for item in topic.tables if item.shown),
         "Formula\n" + "\n".join(_indented(text) for text in topic.formulas),
         "Source\n" + "\n".join(_indented(text) for text in topic.sources),
@@ -141,7 +141,14 @@ def _about(document: Explained) -> str:
 
 
 def _scene(document: Explanations) -> str:
-    return f"{_about(document)}; {plural(document.streams, 'stream')}, {document.context_tokens:,} tokens of context"
+    return f"{_about(document)}; {load_of(None, document)}"
+
+
+def load_of(topic: Topic | None, document: Explanations) -> str:
+    """Return the load that the numbers of a topic are about: that of the document, but for a topic with a length of its own."""
+    if topic is not None and topic.name == "long-context":
+        return f"one sequence of {topic.numbers['context_tokens']:,} tokens"
+    return f"{plural(document.streams, 'stream')}, {document.context_tokens:,} tokens of context"
 
 
 def _indented(text: str, indent: str = "  ") -> str:
