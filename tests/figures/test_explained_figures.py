@@ -22,6 +22,9 @@ CASES: dict[str, dict[str, object]] = {
     "windows": {"model": "gpt-oss-120b", "gpu": "mi300x"},
     "small": {"model": "Llama-2-7B", "gpu": "l40s", "streams": 1, "context": 1000},
     "full": {"model": "Llama-3.1-70B", "gpu": "rtx-3090"},
+    "one token": {"context": 1, "output": 1, "streams": 1},
+    "window": {"context": 131_072, "streams": 2},
+    "recurrent": {"model": "Qwen3-Next-80B-A3B-Instruct", "gpu": "h200", "tp": 2, "context": 200_000},
 }
 REQUESTS: dict[str, dict[str, object]] = {
     "one step": {},
