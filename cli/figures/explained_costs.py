@@ -85,7 +85,8 @@ def draw_long_context(topic: Topic, foot: str) -> Figure:
         )
         for values, name, (color, line, marker) in curves:
             left.plot(tokens, values / factor, color=color, linestyle=line, marker=marker, label=name, markersize=7)
-        scale_log(left, np.concatenate([prefill, attention[attention > 0]]) / factor, f"time of a prompt ({unit})")
+        drawn = np.concatenate([values[values > 0] for values, *_ in curves])
+        scale_log(left, drawn / factor, f"time of a prompt ({unit})")
         left.legend(loc="upper left")
         low, high = left.get_ylim()
         left.set_ylim(low, high * (high / low) ** 0.25)

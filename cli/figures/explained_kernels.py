@@ -35,6 +35,8 @@ def draw_decode_bound(topic: Topic, foot: str) -> Figure:
         handles, names = [], []
         for index in np.flatnonzero(shown):
             what = str(table.rows[index]["what"])
+            if what in (str(row["what"]) for row in table.rows[:index]):
+                continue  # one stream is all that there are
             decode = what.startswith("decode")
             marker, color = MARKS[index % len(MARKS)], style.BLUE if decode else style.VERMILLION
             look = style.mark(color, 19 if marker == STAR else 12, hollow=decode)
