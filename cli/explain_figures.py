@@ -42,11 +42,12 @@ def draw_way(document: RequestExplanation) -> Figure:
 
 def footer(document: Explained) -> str:
     """Return what the figure is about: model, GPU, rung, version."""
+    from costmodel.cli.explain_report import load_of
     from costmodel.cli.figures.style import creator
 
     gpus = f"{document.gpus} × " if document.gpus > 1 else ""
     rung = f"calibrated rung ({document.calibration})" if document.calibration else "roofline rung"
     load = ""
     if isinstance(document, Explanations):
-        load = f"{document.streams:,} streams, {document.context_tokens:,} tokens of context · "
+        load = f"{load_of(document.topics[0], document)} · "
     return f"{document.model} · {gpus}{document.gpu} · {load}{rung} · {creator()}"

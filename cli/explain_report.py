@@ -6,6 +6,7 @@ import re
 import textwrap
 
 from costmodel.cli.explain_values import value_text
+from costmodel.cli.explain_words import words_in
 from costmodel.cli.text import WIDTH, plural, seconds, size, table, wrapped
 from costmodel.explaining.documents import Explained, Explanations, RequestExplanation, Stage, Table, Topic
 
@@ -41,14 +42,19 @@ def overview(document: Explanations) -> str:
         "`costmodel explain gqa` has verdict, reason, numbers, formula and source (with --plot FILE a figure); `costmodel explain all` has",
         "everything; `costmodel explain request` follows one request through the server. All take --model, --gpu, --streams, --context.",
     ]
-    return "\n".join([*lines, *_remarks(document)])
+    text = "\n".join(lines)
+    return text + _words(text) + "".join(f"\n{line}" for line in _remarks(document))
 
 
 def report(document: Explanations) -> str:
     """Return the topics of a document, each in full."""
-    return "\n\n\n".join(_topic(topic, document) for topic in document.topics) + "".join(
-        f"\n{line}" for line in _remarks(document)
-    )
+    text = "\n\n\n".join(_topic(topic, document) for topic in document.topics)
+    return text + _words(text) + "".join(f"\n{line}" for line in _remarks(document))
+
+
+def _words(text: str) -> str:
+    """Return the words that a text uses, and what they mean, to end it with."""
+    return "\n\nWords\n" + "\n".join(_indented(f"{word}: {meaning}") for word, meaning in words_in(text).items())
 
 
 def _topic(topic: Topic, document: Explanations) -> str:
@@ -59,7 +65,7 @@ def _topic(topic: Topic, document: Explanations) -> str:
         f"{topic.number}. {topic.name}: “{topic.claim}”",
         _indented(topic.verdict, ""),
         "Why\n" + "\n".join(_indented(text) for text in topic.reason),
-        f"Numbers: {_scene(document)}\n" + table(labelled),
+        f"Numbers: {_about(document)}; {load_of(topic, document)}\n" + table(labelled),
         *(f"{item.title}\n{_table(item)}" for item in topic.tables if item.shown),
         "Formula\n" + "\n".join(_indented(text) for text in topic.formulas),
         "Source\n" + "\n".join(_indented(text) for text in topic.sources),
@@ -76,7 +82,7 @@ def request_report(document: RequestExplanation) -> str:
     """Return the stages of a request."""
     heading = (
         f"A request of {plural(document.prompt_tokens, 'token')} with an answer of {document.output_tokens:,}, among "
-        f"{plural(document.streams, 'stream')} at {document.context_tokens:,} tokens: {_about(document)}."
+        f"{plural(document.streams, 'stream')} at {plural(document.context_tokens, 'token')}: {_about(document)}."
     )
     tpot = "" if document.tpot_s is None else f", TPOT {seconds(document.tpot_s, 3)}"
     total = f"TTFT {seconds(document.ttft_s, 3)}{tpot}, {seconds(document.e2e_s, 3)} in all"
@@ -104,7 +110,8 @@ def request_report(document: RequestExplanation) -> str:
             ]
         ),
     ]
-    return "\n\n".join(parts) + "".join(f"\n{line}" for line in _remarks(document))
+    text = "\n\n".join(parts)
+    return text + _words(text) + "".join(f"\n{line}" for line in _remarks(document))
 
 
 def request_table(document: RequestExplanation) -> str:
@@ -141,7 +148,14 @@ def _about(document: Explained) -> str:
 
 
 def _scene(document: Explanations) -> str:
-    return f"{_about(document)}; {plural(document.streams, 'stream')}, {document.context_tokens:,} tokens of context"
+    return f"{_about(document)}; {load_of(None, document)}"
+
+
+def load_of(topic: Topic | None, document: Explanations) -> str:
+    """Return the load that the numbers of a topic are about: that of the document, but for a topic with a length of its own."""
+    if topic is not None and topic.name == "long-context":
+        return f"one sequence of {topic.numbers['context_tokens']:,} tokens"
+    return f"{plural(document.streams, 'stream')}, {plural(document.context_tokens, 'token')} of context"
 
 
 def _indented(text: str, indent: str = "  ") -> str:

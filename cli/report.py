@@ -269,7 +269,8 @@ def _spike(item: Prediction) -> str:
             f"{percent(spike.fraction_of_gaps)} are slow: {_moved(item)}."
         )
     double = item.doubling
-    third = f"Twice the prompt ({count(double.prompt_tokens)} tokens): {seconds(double.spike_s)}, {double.ratio:.3f} × as high"
+    cached = f", still {count(work.cached_prefix_tokens)} of them cached" if work.cached_prefix_tokens else ""
+    third = f"Twice the prompt ({count(double.prompt_tokens)} tokens{cached}): {seconds(double.spike_s)}, {double.ratio:.3f} × as high"
     third += f" (textbook {double.textbook_ratio:.3f} ×)."
     return (
         f"Spike ({_rung_name(item)})\n  {first}\n  {second}\n  {third}\n  {_default_server(item)}{_first_token(item)}"

@@ -8,6 +8,7 @@ from pathlib import Path
 import costmodel
 from costmodel.cli.explain_report import STAGES, request_table
 from costmodel.cli.explain_values import value_text
+from costmodel.cli.explain_words import WORDS
 from costmodel.explaining.documents import Topic
 
 PAGE = Path(__file__).with_name("explain.md")
@@ -81,9 +82,9 @@ def text() -> str:
         prompt=way.prompt_tokens, output=way.output_tokens, streams=way.streams, context=way.context_tokens,
         table=request_table(way), stages=stages,
     )  # fmt: skip
-    return (
-        HEAD.replace("{about}", about) + "\n" + request + "\n" + "\n".join(_topic(topic) for topic in document.topics)
-    )
+    words = "\n".join(_filled(f"- **{word}**: {meaning}") for word, (_, meaning) in WORDS.items())
+    topics = "\n".join(_topic(topic) for topic in document.topics)
+    return HEAD.replace("{about}", about) + f"\n## Words\n\n{words}\n\n" + request + "\n" + topics
 
 
 def _topic(topic: Topic) -> str:

@@ -38,20 +38,20 @@ def framed(
 
 
 def scale_tokens(axes: Axes, values: Any, label: str) -> None:
-    """Let x be a logarithmic number of tokens or sequences."""
+    """Let x be a logarithmic number of tokens or sequences, with a tick at the largest."""
     low, high = float(min(values)), float(max(values))
     axes.set_xscale("log")
     room = (high / low) ** 0.03 if high > low else 2.0  # for the markers at both ends
     axes.set_xlim(low / room, high * room)
-    ticks = [2.0**power for power in range(0, 40) if low <= 2.0**power <= high]
-    ticks = ticks[:: -(-len(ticks) // 6)]
+    ticks = [2.0**power for power in range(0, 40) if low <= 2.0**power <= high / 1.4] + [high]
+    ticks = ticks[:: -len(ticks) // 6][::-1]  # at most six, the largest among them
     axes.set_xticks(ticks, [_tokens(tick) for tick in ticks])
     axes.minorticks_off()
     axes.set_xlabel(label)
 
 
 def _tokens(value: float) -> str:
-    return f"{value / 1024:,.0f}k" if value >= 1024 else f"{value:,.0f}"
+    return f"{value / 1024:,.0f}k" if value >= 1024 and value % 1024 == 0 else f"{value:,.0f}"
 
 
 def scale_log(axes: Axes, values: Any, label: str) -> None:
@@ -85,7 +85,8 @@ def draw_long_context(topic: Topic, foot: str) -> Figure:
         )
         for values, name, (color, line, marker) in curves:
             left.plot(tokens, values / factor, color=color, linestyle=line, marker=marker, label=name, markersize=7)
-        scale_log(left, np.concatenate([prefill, attention[attention > 0]]) / factor, f"time of a prompt ({unit})")
+        drawn = np.concatenate([values[values > 0] for values, *_ in curves])
+        scale_log(left, drawn / factor, f"time of a prompt ({unit})")
         left.legend(loc="upper left")
         low, high = left.get_ylim()
         left.set_ylim(low, high * (high / low) ** 0.25)
@@ -191,6 +192,13 @@ def draw_quadratic(topic: Topic, foot: str) -> Figure:
         scale_tokens(axes, prompt, "prompt (tokens)")
         axes.set_xlim(prompt[0], prompt[-1])
         axes.tick_params(axis="x", pad=8)  # clear of the zero of the other axis
+        here = float(prompt[int(np.argmin(np.abs(whole - number(topic, "request_gpu_s"))))])  # that of the title
+        axes.axvline(here, color=style.INK, linewidth=1.6, linestyle=style.DOTTED)
+        late = here > (prompt[0] * prompt[-1]) ** 0.5
+        axes.text(
+            here, 96, f" {count(here)} tokens ", ha="right" if late else "left", va="top", size=style.SMALL_SIZE,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 2.5},
+        )  # fmt: skip
         overtakes = topic.numbers["overtakes_tokens"]
         if overtakes and prompt[0] < float(overtakes) < prompt[-1]:
             axes.axvline(float(overtakes), color=style.INK, linewidth=1.6, linestyle=style.DASHED)
@@ -203,31 +211,40 @@ def draw_quadratic(topic: Topic, foot: str) -> Figure:
 
 
 def draw_prefix_cache(topic: Topic, foot: str) -> Figure:
-    """Draw the time of prefill and of the answer by what was sent before."""
+    """Draw the time of prefill by what was sent before, enlarged, and beside it that of the whole request."""
     table = topic.table("shares")
-    names = [f"{share:.0f} %" for share in 100 * numbers(table, "same_tokens") / number(topic, "prompt_tokens")]
+    shares = 100 * numbers(table, "same_tokens") / number(topic, "prompt_tokens")
+    prefill, answer = numbers(table, "prefill_s"), numbers(table, "answer_s")
+    whole = prefill + answer
+    first, second = (PREFILL, style.ORANGE, "//"), (ANSWER, style.BLUE, "")
     with style.styled():
-        figure, panels = framed(topic, foot, 2)
-        for axes, key, title, color, hatch in (
-            (panels[0], "prefill_s", "prefill: saved", style.ORANGE, "//"),
-            (panels[1], "answer_s", "answer: not saved", style.BLUE, ""),
+        figure, (left, right) = framed(topic, foot, 2)
+        handles = [Patch(facecolor=color, hatch=hatch, edgecolor="white") for _, color, hatch in (first, second)]
+        style.add_legend(figure, handles, [name for name, *_ in (first, second)], 2)
+        enlarged = float(whole.max() / prefill.max())
+        for axes, values, title in (
+            (left, prefill, "prefill alone" + (f", {style.format_ratio(enlarged)} × enlarged" if enlarged > 1 else "")),
+            (right, whole, "the whole request"),
         ):
-            values = numbers(table, key)
-            factor, unit = style.time_unit(float(values.max()) if values.max() > 0 else 1.0)
-            bars = axes.barh(range(len(values)), values / factor, 0.66, color=color, hatch=hatch, edgecolor="white")
-            axes.bar_label(
-                bars,
-                [style.format_seconds(value) if value else "0" for value in values],
-                padding=4,
-                size=style.SMALL_SIZE,
-            )
-            axes.set_yticks(range(len(values)), names)
+            longest = max(float(values.max()), 1e-9)
+            factor, unit = (1.0, "s") if longest >= 1 else style.time_unit(longest)
+            places = range(len(values))
+            bars = axes.barh(places, prefill / factor, 0.66, color=first[1], hatch=first[2], edgecolor="white")
+            if axes is right:
+                bars = axes.barh(
+                    places, answer / factor, 0.66, prefill / factor, color=second[1], hatch=second[2], edgecolor="white"
+                )
+            axes.bar_label(bars, [style.format_seconds(value) for value in values], padding=4, size=style.SMALL_SIZE)
+            axes.set_yticks(places, [f"{share:.0f} %" for share in shares])
             axes.invert_yaxis()
-            axes.set_xlim(0, 1.25 * max(float(values.max()) / factor, 1e-9))
-            ticks = style.nice_ticks(0, max(float(values.max()) / factor, 1e-9), 4)
+            axes.set_xlim(0, 1.25 * longest / factor)
+            ticks = style.nice_ticks(0, longest / factor, 5)
             axes.set_xticks(ticks, [style.plain(tick, ticks[1] - ticks[0]) for tick in ticks])
             axes.set_xlabel(f"time ({unit})")
             axes.set_title(title)
-        panels[0].set_ylabel("of the prompt sent before")
+        left.set_ylabel("of the prompt sent before")
         style.settle(figure)
     return figure
+
+
+PREFILL, ANSWER = "prefill: saved by what is cached", "answer: computed as ever"

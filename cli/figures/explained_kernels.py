@@ -10,15 +10,20 @@ from matplotlib.patches import Patch
 
 from costmodel.cli.figures import style
 from costmodel.cli.figures.explained_costs import GB, framed, number, numbers, scale_log, scale_tokens
-from costmodel.cli.figures.labels import Box, Label, place_labels, trace
 from costmodel.cli.text import size
 from costmodel.explaining.documents import Topic
 
 TERA = 1e12
 
 
+MARKS = ("o", "s", "^", "*", "D", "X")
+"""Marker of each point of a roofline, in the order of the table."""
+STAR = "*"
+"""The smallest of these for its size."""
+
+
 def draw_decode_bound(topic: Topic, foot: str) -> Figure:
-    """Draw the roofline of the GPU with decode and prefill on it."""
+    """Draw the roofline of the GPU with decode and prefill on it; the legend says which point is which."""
     table = topic.table("points")
     intensity, rate = numbers(table, "flops_per_byte"), numbers(table, "flops_per_s") / TERA
     peak, bandwidth = number(topic, "peak_flops_per_s") / TERA, number(topic, "bandwidth_bytes_per_s") / TERA
@@ -27,46 +32,38 @@ def draw_decode_bound(topic: Topic, foot: str) -> Figure:
     low, high = min(float(intensity[shown].min()), ridge) / 3, max(float(intensity[shown].max()), ridge) * 6
     with style.styled():
         figure, (axes,) = framed(topic, foot)
-        xs = [low, ridge, high]
-        ys = [low * bandwidth, peak, peak]
-        axes.plot(xs, ys, color=style.INK, linewidth=2)
+        handles, names = [], []
+        for index in np.flatnonzero(shown):
+            what = str(table.rows[index]["what"])
+            if what in (str(row["what"]) for row in table.rows[:index]):
+                continue  # one stream is all that there are
+            decode = what.startswith("decode")
+            marker, color = MARKS[index % len(MARKS)], style.BLUE if decode else style.VERMILLION
+            look = style.mark(color, 19 if marker == STAR else 12, hollow=decode)
+            handles += axes.plot(intensity[index], rate[index], marker, zorder=4, color=color, **look)
+            names.append(f"{what}: {style.significant(float(intensity[index]))} FLOP/B")
+        style.add_legend(figure, handles, names, 2)
+        axes.plot([low, ridge, high], [low * bandwidth, peak, peak], color=style.INK, linewidth=2)
         axes.axvline(ridge, color=style.GREY, linewidth=1.4, linestyle=style.DOTTED)
         axes.axvspan(low, ridge, facecolor=style.SKY, alpha=0.13, linewidth=0)
         axes.set_xscale("log")
         axes.set_xlim(low, high)
         scale_log(axes, [*rate[shown], peak * 1.6, low * bandwidth], "attained at best (TFLOP/s)")
         ticks = style.decades(low, high)
+        if len(ticks) > 9:  # the longer numbers need room
+            ticks = [tick for tick in ticks if f"{tick:e}".startswith("1.0")]
         axes.set_xticks(ticks, [style.plain(tick) for tick in ticks])
         axes.minorticks_off()
         axes.set_xlabel("arithmetic intensity (FLOPs per byte)")
-        for index in np.flatnonzero(shown):
-            decode = str(table.rows[index]["what"]).startswith("decode")
-            color, marker = (style.BLUE, "o") if decode else (style.VERMILLION, "D")
-            axes.plot(
-                intensity[index], rate[index], marker, zorder=4, color=color, **style.mark(color, 13, hollow=decode)
+        for height, text, side in (
+            (0.03, f" ridge point {ridge:,.0f}", "left"),
+            (0.12, "waits for memory ← ", "right"),
+            (0.12, " → waits for multipliers", "left"),
+        ):
+            axes.text(
+                ridge, height, text, transform=axes.get_xaxis_transform(), ha=side, va="bottom", size=style.SMALL_SIZE
             )
         style.settle(figure)
-        points = np.concatenate([trace(axes, xs, ys), trace(axes, [ridge, ridge], list(axes.get_ylim()))])
-        labels = [
-            Label(
-                float(intensity[index]),
-                float(rate[index]),
-                f"{table.rows[index]['what']}\n{style.significant(float(intensity[index]))} FLOP/B",
-            )
-            for index in np.flatnonzero(shown)
-        ]
-        across = axes.get_xaxis_transform()
-        written = [
-            axes.text(ridge, height, text, transform=across, ha=side, va="bottom", size=style.SMALL_SIZE)
-            for height, text, side in (
-                (0.03, f" ridge point {ridge:,.0f}", "left"),
-                (0.1, "waits for memory ← ", "right"),
-                (0.1, " → waits for multipliers", "left"),
-            )
-        ]
-        boxes = [text.get_window_extent(style.renderer(figure)) for text in written]
-        taken: list[Box] = [(box.x0, box.y0, box.x1, box.y1) for box in boxes]
-        place_labels(figure, axes, labels, points, taken)
     return figure
 
 
@@ -109,27 +106,42 @@ def draw_gqa(topic: Topic, foot: str) -> Figure:
 
 
 def draw_kv_cache(topic: Topic, foot: str) -> Figure:
-    """Draw the bytes of a token that are kept, and those that are not, on a logarithmic axis."""
+    """Draw the bytes of a token that are kept, those of each kind of layer together, and those that are not.
+
+    They are points, not bars: from one to the next is a factor, and on a logarithmic axis a bar has no beginning.
+    """
     table = topic.table("kept")
-    values, kept = numbers(table, "bytes"), numbers(table, "kept") > 0
+    parts: dict[tuple[str, bool], float] = {}
+    for name, value, stays in zip(table.column("what"), numbers(table, "bytes"), table.column("kept"), strict=True):
+        parts[str(name), bool(stays)] = parts.get((str(name), bool(stays)), 0.0) + float(value)
+    rows = [(name, value, True) for (name, stays), value in parts.items() if stays]
+    rows.append(("kept, all together", sum(value for _, value, _ in rows), True))
+    rows += [(name, value, False) for (name, stays), value in parts.items() if not stays]
     with style.styled():
         figure, (axes,) = framed(topic, foot)
-        looks = ((style.GREEN, "", "kept in the cache"), (style.PALE, "//", "never stored"))
-        handles = [Patch(facecolor=color, hatch=hatch, edgecolor=style.GREY) for color, hatch, _ in looks]
-        style.add_legend(figure, handles, [name for *_, name in looks], 2)
-        for place, value in enumerate(values):
-            color, hatch, _ = looks[0 if kept[place] else 1]
-            axes.barh(place, value, 0.62, color=color, hatch=hatch, edgecolor=style.GREY)
-            axes.text(value * 1.06, place, size(float(value)), va="center", size=style.SMALL_SIZE)
-        axes.set_yticks(range(len(values)), [str(name) for name in table.column("what")])
-        axes.invert_yaxis()
+        looks = {True: (style.GREEN, "o", "kept in the cache"), False: (style.VERMILLION, "X", "never stored")}
+        handles = {}
+        for place, (_, value, stays) in enumerate(rows):
+            color, marker, _ = looks[stays]
+            axes.axhline(place, color=style.PALE, linewidth=0.8, zorder=0)
+            [handles[stays]] = axes.plot(value, place, marker, color=color, **style.mark(color, 13, hollow=False))
+            axes.annotate(
+                size(value), (value, place), (12, 0), textcoords="offset points", va="center", size=style.SMALL_SIZE,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+            )  # fmt: skip
+        style.add_legend(figure, list(handles.values()), [looks[stays][2] for stays in handles], 2)
+        axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xscale("log")
-        low, high = float(values.min()) / 4, float(values.max()) * 3
+        values = [value for _, value, _ in rows if value > 0]
+        low, high = min(values) / 2, max(values) * 4
         axes.set_xlim(low, high)
         ticks = [tick for tick in (10.0**power for power in range(16)) if low <= tick <= high]
         axes.set_xticks(ticks, [size(tick) for tick in ticks])
         axes.minorticks_off()
-        axes.set_xlabel("per token, all layers (bytes)")
+        axes.grid(True, axis="x")
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel("per token, all layers (bytes; each line is ten times the one before)")
         style.settle(figure)
     return figure
 

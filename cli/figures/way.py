@@ -75,17 +75,27 @@ def _stages(axes: Axes, document: RequestExplanation, factor: float) -> None:
             axes.barh(place, end - start, 0.66, start, color=color, hatch=hatch, edgecolor="white", linewidth=0.6)
         else:
             axes.plot(start, place, "D", color=color, markersize=9)
-        text = {"stream": plural(document.output_tokens, "token"), "free": f"{document.kept_blocks:,} blocks kept"}
+        text = {"stream": plural(document.output_tokens, "token"), "free": _kept(document)}
         shown = text.get(name, style.format_seconds(stage.duration_s))
-        inside = end - start > 0.3 * document.e2e_s / factor
+        inside, gap = end - start > 0.3 * document.e2e_s / factor, 0.012 * document.e2e_s / factor
+        at, side = ((start + end) / 2, "center") if inside else (end + gap, "left")
+        if name == "free":  # nothing else is in its row
+            at, side = start - 1.6 * gap, "right"
         axes.text(
-            (start + end) / 2 if inside else end + 0.012 * document.e2e_s / factor, place, shown, va="center",
-            ha="center" if inside else "left", size=style.SMALL_SIZE,
+            at, place, shown, va="center", ha=side, size=style.SMALL_SIZE,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5} if inside else None,
         )  # fmt: skip
     axes.set_yticks(range(len(ROWS)), [name for _, name, *_ in ROWS])
-    axes.invert_yaxis()
+    axes.set_ylim(len(ROWS) - 0.3, -0.5)
     axes.tick_params(axis="y", length=0)
+
+
+def _kept(document: RequestExplanation) -> str:
+    """Return what becomes of the blocks: how many of all stay cached."""
+    if not document.kept_blocks:
+        return f"{plural(document.kv_blocks, 'block')} free"
+    of_all = f" of {document.kv_blocks:,}" if document.kv_blocks - document.kept_blocks <= 1 else " full"
+    return f"{document.kept_blocks:,}{of_all} blocks stay cached until their room is needed"
 
 
 def _steps(axes: Axes, document: RequestExplanation, factor: float) -> None:
@@ -123,7 +133,7 @@ def _blocks(axes: Axes, document: RequestExplanation, factor: float) -> None:
     axes.text(
         float(times[-1]),
         float(held.max()),
-        f" {document.kv_blocks:,}\n freed",
+        f" {document.kv_blocks:,}\n at its end",
         va="center",
         ha="left",
         size=style.SMALL_SIZE,

@@ -111,6 +111,7 @@ def decode_bound(scene: Scene) -> Topic:
                     _point("decode, 1 stream: matrices", of(one, MATRICES)),
                     _point(f"decode, {plural(streams, 'stream')}: matrices", of(step, MATRICES)),
                     _point(f"decode, {plural(streams, 'stream')}: KV cache", of(step, ["attention"])),
+                    _point(f"decode, {plural(streams, 'stream')}: all of it", step),
                     _point(f"prompt, {count(context)} tokens: matrices", of(prompt, MATRICES)),
                     _point(f"prompt, {count(context)} tokens: attention", of(prompt, ["attention"])),
                 ],

@@ -263,7 +263,7 @@ def kv_cache(scene: Scene) -> Topic:
     shown: list[dict[str, Cell]] = [
         *({"what": f"{row['part']} ({row['window']})", "kept": True, "bytes": row["bytes_per_token"]} for row in rows),
         {"what": "Q", "kept": False, "bytes": q},
-        {"what": f"scores at {count(context)} tokens", "kept": False, "bytes": scores},
+        {"what": f"scores, of token {count(context)}", "kept": False, "bytes": scores},
     ]
     return Topic(
         number=6,
@@ -294,6 +294,7 @@ def kv_cache(scene: Scene) -> Topic:
             "block_bytes": float(pool.block_bytes[0]),
             **({"state_bytes_per_sequence": fixed} if fixed else {}),
             "q_bytes_per_token": q,
+            "last_token_scores_bytes": scores,
             "sequence_scores_bytes": square,
             "cached_q_bytes": 0,
             "cached_scores_bytes": 0,
@@ -307,6 +308,7 @@ def kv_cache(scene: Scene) -> Topic:
             "block_bytes": "bytes of a block",
             **({"state_bytes_per_sequence": "states of the recurrent layers, whatever the length"} if fixed else {}),
             "q_bytes_per_token": "Q of one token, all layers: used once, not kept",
+            "last_token_scores_bytes": "scores of its last token, all layers: never stored",
             "sequence_scores_bytes": "scores of the sequence: never stored",
             "cached_q_bytes": "of Q in the cache",
             "cached_scores_bytes": "of scores in the cache",

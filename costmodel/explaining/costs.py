@@ -21,7 +21,7 @@ def long_context(scene: Scene) -> Topic:
     Time of a prompt n: linear in n for the matrices, n(n + 1)/2 pairs for attention. A decode step reads n·(KV bytes per token).
     """
     window = scene.architecture.max_positions or LONG
-    at = min(window, LONG)
+    at = min(window, max(LONG, scene.context))
     rows: list[dict[str, Cell]] = []
     for tokens in lengths(min(SHORT, max(at // 8, 1)), at, min(scene.context, at)):
         alone, step = scene.prefill(tokens), scene.decode(1, tokens)
@@ -77,7 +77,7 @@ def long_context(scene: Scene) -> Topic:
         numbers=numbers,
         labels={
             "window_tokens": "window of the model's config",
-            "context_tokens": "looked at here",
+            "context_tokens": "looked at here: 128k, or --context where that is more, within the window",
             "prefill_s": "time to prefill it, alone",
             "attention_time_share": "share of that time in attention",
             "attention_flops_share": "share of the FLOPs in attention",

@@ -52,24 +52,49 @@ def prefix_cache(scene: Scene) -> Topic:
     first, after = number(cold["prefill_s"]), number(warm["prefill_s"])
     answer, repeat = number(cold["answer_s"]), number(again["prefill_s"])
     saved = number(cold["prefill_flops"]) - number(warm["prefill_flops"])
+    cached, computed = number(warm["cached_tokens"]), int(number(warm["computed_tokens"]))
+    states = bool(scene.floor.states)
+    kept = (
+        "K and V of the prefix, and the states of recurrent layers at its end," if states else "K and V of the prefix"
+    )
+    parts_kept = "K, V and states" if states else "K and V"
+    rest = "the one token that there is" if prompt == 1 else f"all {plural(prompt, 'token')}"
+    found = (
+        f"No, {kept} are. If {share(same / prompt)} of a prompt of {plural(prompt, 'token')} was sent before, its "
+        f"prefill takes {seconds(after)} instead of {seconds(first)} ({flop(saved)} saved, "
+        f"{size(number(warm['kept_kv_bytes']))} of {parts_kept} kept for it). The other {plural(computed, 'token')} "
+        f"{'is' if computed == 1 else 'are'} computed, and so is all of the answer: "
+        if cached
+        else f"No, {kept} are, and only whole blocks of {plural(block, 'token')}: of a prompt of {plural(prompt, 'token')} of which "
+        f"{count(same)} {'was' if same == 1 else 'were'} sent before, nothing comes from the cache. {rest.capitalize()} "
+        f"{'is' if prompt == 1 else 'are'} computed in {seconds(first)}, and so is all of the answer: "
+    )
+    drawn = (
+        f"{plural(scene.output, 'token')} in {seconds(answer)}, as without a cache"
+        if scene.output > 1
+        else "its one token ends the prefill"
+    )
     return Topic(
         number=9,
         name="prefix-cache",
         claim="The answer is cached.",
-        verdict=f"No, K and V of the prefix are. If {share(same / prompt)} of a prompt of {count(prompt)} tokens was sent before, its "
-        f"prefill takes {seconds(after)} instead of {seconds(first)} ({flop(saved)} saved, "
-        f"{size(number(warm['kept_kv_bytes']))} of K and V kept for it). The other {count(number(warm['computed_tokens']))} tokens "
-        "are computed, and so is all of the answer: "
-        f"{plural(scene.output, 'token')} in {seconds(answer)}, as without a cache. The very same prompt again still takes "
-        f"{seconds(repeat)} and a whole answer, which may be another one.",
+        verdict=f"{found}{drawn}. The very same prompt again still takes {seconds(repeat)} and a whole answer, which may be another one.",
         finding=f"A cached prefix saves {seconds(first - after)} of {seconds(first)} of prefill, and nothing of the {seconds(answer)} "
-        "of the answer",
+        "of the answer"
+        if cached
+        else f"Whole blocks of {plural(block, 'token')} are cached: nothing of a prompt of {plural(prompt, 'token')}, and never the answer",
         reason=(
             "K and V of a token depend on the tokens before it and on nothing else, so a prompt that begins with the same tokens has the "
             "same K and V there: they are still in memory from last time. Only whole blocks from the very beginning count; one different "
-            "token, and all that follows it is computed.",
-            f"An answer is drawn token by token, each from probabilities that the model computes: "
-            f"{plural(scene.output - 1, 'decode step')} that read the weights and the KV cache, cached prefix included. What is "
+            "token, and all that follows it is computed."
+            + (
+                " A state of a recurrent layer stands for all tokens before it at once and cannot be cut: it is of use only if it was "
+                "kept where the common part ends, at the end of a block."
+                if states
+                else ""
+            ),
+            "An answer is drawn token by token, each from probabilities that the model computes: the first at the end of the prefill, "
+            f"then {plural(scene.output - 1, 'decode step')} that read the weights and the KV cache, cached prefix included. What is "
             "skipped is arithmetic of the prompt, so the time to the first token is shorter; the time per token is not.",
         ),
         numbers={
@@ -93,7 +118,7 @@ def prefix_cache(scene: Scene) -> Topic:
             "computed_tokens": "computed all the same",
             "prefill_s": "prefill with the cache",
             "prefill_flops": "its FLOPs",
-            "kept_kv_bytes": "K and V that the cache keeps for it",
+            "kept_kv_bytes": f"{parts_kept} that the cache keeps for it",
             "answer_steps": "decode steps of the answer, as without a cache",
             "answer_s": f"their time, among {plural(scene.streams, 'stream')}",
             "prefill_without_s": "prefill without the cache",
@@ -106,7 +131,7 @@ def prefix_cache(scene: Scene) -> Topic:
         tables=(
             table(
                 "shares",
-                f"A prompt of {count(prompt)} tokens by what was sent before",
+                f"A prompt of {plural(prompt, 'token')} by what was sent before",
                 {
                     "same_tokens": "sent before",
                     "cached_tokens": "cached",

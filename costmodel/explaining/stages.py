@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from costmodel.certainty import arrival_overheads
 from costmodel.equations.step import step_operators
 from costmodel.equations.work import Chunk, Decodes, attended_pairs, chunk_kv, make_work
 from costmodel.explaining.documents import ServerStep, Stage
-from costmodel.explaining.scene import Operators, Scene, flops_of
-from costmodel.explaining.words import count, plural, seconds, size
+from costmodel.explaining.scene import Operators, Scene, flops_of, time_of
+from costmodel.explaining.words import count, plural, seconds, significant, size
 from costmodel.simulation.settings import Settings
 
 CHARACTERS = 3.94
 """Bytes of English text per token: Llama 3 Team, The Llama 3 Herd of Models, 2024, arXiv:2407.21783, section 3.2 (3.94 characters)."""
 ID_BYTES = 4
 """Of a token's number."""
+NEGLIGIBLE = 1e-9
+"""Of a time [s]."""
 
 
 class Tokenizer(NamedTuple):
@@ -87,6 +90,28 @@ def state_moved(scene: Scene, steps: int) -> dict[str, float]:
     return {"state_bytes": steps * once} if once else {}
 
 
+def kept_bytes(scene: Scene, tokens: int) -> float:
+    """Return the bytes of so many tokens in the layers that keep all of them, on one GPU; in all layers where each has a window [B]."""
+    groups = scene.pool().groups
+    keeping = [group for group in groups if group.keeps_all] or groups
+    return float(tokens * sum(page / group.block_tokens for group in keeping for _, page in group.layers))
+
+
+def way_to_engine(scene: Scene, way: float) -> str:
+    """Say how long a tokenised request is on its way to the engine, and where that is known from."""
+    fixed, _, waited = arrival_overheads(scene.fitted)
+    if scene.fitted is None:
+        return f"{seconds(way)} on its way through the server's processes (unknown without a calibration)"
+    step = time_of(scene.decode(scene.streams, scene.context))
+    parts = f"{seconds(fixed)} and {significant(waited)} decode steps of {seconds(step)}" if waited else seconds(fixed)
+    more = way - fixed - waited * step  # where a tokenizer is measured, the rest of the time per token that is fitted
+    if more > NEGLIGIBLE:
+        parts += f", and {seconds(more)} more for handing over the prompt"
+    elif more < -NEGLIGIBLE:
+        parts = "all of it passes while the text is tokenised"
+    return f"{seconds(way)} on its way through the server's processes ({parts}; fitted to served requests, {scene.fitted.name})"
+
+
 def bound_of(operators: Operators) -> str:
     """Return what a step waits for most of its time."""
     waited: dict[str, float] = {}
@@ -127,6 +152,7 @@ def stages_of(
     middle = [*beside, Decodes(1, prompt + output / 2)]
     decoding = step_operators(scene.parameters, make_work([], middle, windows))
     text = CHARACTERS * prompt
+    experts = " (of the experts, those that its tokens choose)" if scene.floor.experts else ""
     waited = scheduled - reading.seconds
     way = on_its_way - reading.seconds
     full = (prompt + output - 1) // settings.block_tokens
@@ -147,14 +173,16 @@ def stages_of(
     )
     return (
         Stage(
-            name="tokenise", what=f"The text becomes {plural(prompt, 'token')} ({reading.said}).", start_s=0.0,
+            name="tokenise",
+            what=f"The text ({size(text)}, at {CHARACTERS} bytes per token of English) becomes {plural(prompt, 'token')} "
+            f"({reading.said}).", start_s=0.0,
             duration_s=reading.seconds, steps=0, bound="host", flops=0.0, reads={"text_bytes": text},
             writes={"token_bytes": float(ID_BYTES * prompt)}, formula="tokens ÷ rate of the tokenizer", assumed=reading.assumed,
         ),
         Stage(
             name="queue",
-            what=f"It waits for a place in the batch: {seconds(way)} on its way through the server's processes (fitted where the "
-            f"calibration has it), then {seconds(max(waited - way, 0.0))} for the step that is running (it comes in the middle of one).",
+            what=f"It waits for a place in the batch: {way_to_engine(scene, way)}, "
+            f"then {seconds(max(waited - way, 0.0))} for the step that is running (it comes in the middle of one).",
             start_s=reading.seconds, duration_s=waited, steps=0, bound="queue", flops=0.0, reads={}, writes={},
             formula="way to the engine + what is left of the running step: t_decode/2 on average",
         ),
@@ -174,8 +202,8 @@ def stages_of(
         ),
         Stage(
             name="decode",
-            what=f"{plural(output - 1, 'step')}, each one token for everybody ({streams + 1} in the batch): it reads all weights once for "
-            "all, and every K and V of the sequence so far; it writes K and V of one token. The gaps are the TPOT.",
+            what=f"{plural(output - 1, 'step')}, each one token for everybody ({streams + 1} in the batch): it reads the weights"
+            f"{experts} once for all, and every K and V of the sequence so far; it writes K and V of one token. The gaps are the TPOT.",
             start_s=first, duration_s=last - first, steps=output - 1, bound=bound_of(decoding),
             flops=answer_flops(scene, prompt, output - 1),
             reads={
@@ -188,8 +216,13 @@ def stages_of(
         ),
         Stage(
             name="stream",
-            what=f"Each token is turned into text and sent when its step ends, while the next step runs: {plural(output, 'token')} from "
-            "the first to the last (until EOS). It takes no time of the GPU.",
+            what="Each token is turned into text and sent when its step ends, while the next step runs: "
+            + (
+                f"the first of {output:,} tokens comes from the prefill, the others from {plural(output - 1, 'step')} of the decode loop"
+                if output > 1
+                else "the one token comes from the prefill"
+            )
+            + " (until EOS). It takes no time of the GPU.",
             start_s=first, duration_s=last - first, steps=output - 1, bound="host", flops=0.0,
             reads={"token_bytes": float(ID_BYTES * output)}, writes={"text_bytes": CHARACTERS * output},
             formula="one event per token; gaps = step times",
@@ -198,7 +231,9 @@ def stages_of(
             name="free",
             what=f"Its {plural(held, 'KV block')}{parts} are free at once. "
             + (
-                f"{count(kept)} full ones keep their K and V ({size(kept * settings.block_tokens * per_token)}) until the room is needed: "
+                f"{count(kept)} full ones{' of the layers that keep every token' if held > blocks else ''} keep their K and V "
+                f"({size(kept_bytes(scene, kept * settings.block_tokens))}){' and the states at their end' if scene.floor.states else ''} "
+                "until the room is needed: "
                 "a prompt that begins with the same tokens skips their prefill."
                 if prefix_caching
                 else "Nothing is kept: prefix caching is off."

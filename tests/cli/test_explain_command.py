@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import costmodel
 from costmodel.cli.explain_values import value_text
+from costmodel.cli.explain_words import WORDS, words_in
 from costmodel.explaining.asking import TOPICS
 from costmodel.validation import tokenizing
 from tests.cli.runner import document, printed, refusal, run
@@ -43,10 +45,25 @@ def test_a_topic_says_all_of_it(name: str) -> None:
         assert (table.title in said) is table.shown
     for key in topic.labels:
         assert value_text(key, topic.numbers[key]) in said
-    assert "8 streams, 2,000 tokens of context" in said
+    load = "one sequence of 131,072 tokens" if name == "long-context" else "8 streams, 2,000 tokens of context"
+    assert f"calibrated rung (a100-80gb-sxm vllm); {load} " in said
     assert max(map(len, text.splitlines())) <= 160
     assert "None" not in text
     assert "nan" not in said.split()
+
+
+@pytest.mark.parametrize(
+    "command", ["explain", "explain all", "explain request", *(f"explain {name}" for name in TOPICS)]
+)
+def test_the_words_that_an_answer_uses_are_explained_once(command: str) -> None:
+    text, _, rest = printed(command).partition("\nWords\n")
+    said = " ".join(rest.split())
+    found = words_in(text)
+    assert "calibrated rung" in found
+    for word, (_, meaning) in WORDS.items():
+        assert said.count(f"{word}: {meaning}") == (word in found)
+    for word in ("TPOT", "TTFT", "prefill", "tile", "block"):
+        assert (re.search(rf"\b{word}(s|d)?\b", text) is not None) == (word in found)
 
 
 def test_several_topics_and_all() -> None:

@@ -344,3 +344,10 @@ def test_the_calibrated_report(calibration_file: Path) -> None:
     table = printed(["predict", "--gpu", "h100", "--prompt", "1k,2k", "--calibration", str(calibration_file)])
     assert re.search(r"; calibrated rung, synthetic$", table.splitlines()[1])
     assert "is a floor" not in text
+
+
+def test_twice_the_prompt_says_what_stays_cached() -> None:
+    assert "Twice the prompt (16,000 tokens, still 6,000 of them cached): " in printed("predict --cached-prefix 6000")
+    assert "Twice the prompt (16,000 tokens): " in printed("predict")
+    found = document("predict --cached-prefix 6000 --json")["doubling"]["spike_s"]
+    assert found == document("predict --prompt 16000 --cached-prefix 6000 --json")["rungs"]["calibrated"]["spike_s"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 
 import pytest
 
@@ -287,6 +288,36 @@ def test_a_prefix_that_is_named_is_that_of_a_prediction() -> None:
     assert found.numbers["prefill_s"] == pytest.approx(predicted.prefill_s, rel=1e-12)
     assert found.numbers["prefill_without_s"] == pytest.approx(predicted.prefill_without_cache_s, rel=1e-12)
     assert "75 % of a prompt of 8,000 tokens" in found.verdict
+
+
+@pytest.mark.parametrize(("context", "cached_prefix"), [(1, None), (10, None), (100, 1), (8000, 0)])
+def test_where_nothing_comes_from_the_cache_it_is_said(context: int, cached_prefix: int | None) -> None:
+    found = topic("prefix-cache", context=context, cached_prefix=cached_prefix, output=1)
+    assert found.numbers["cached_tokens"] == found.numbers["prefill_saved_s"] == 0
+    assert "nothing comes from the cache" in found.verdict
+    assert "its one token ends the prefill" in found.verdict
+    assert "0 %" not in found.verdict
+    assert not re.search(
+        r"\b1 tokens", " ".join((found.verdict, found.finding, *(item.title for item in found.tables)))
+    )
+
+
+def test_a_prefix_of_recurrent_layers_has_states_too() -> None:
+    found = topic("prefix-cache", model="Qwen3-Next-80B-A3B-Instruct", gpu="h200", tp=2)
+    assert "and the states of recurrent layers at its end, are" in found.verdict
+    assert "of K, V and states kept for it" in found.verdict
+    assert "cannot be cut" in found.reason[0]
+    assert found.numbers["cached_tokens"] == 7200 // 544 * 544
+    assert found.numbers["kept_kv_bytes"] == (13 + 3 * 2) * 6_684_672  # two states of each of three groups
+    assert "states" not in " ".join((topic("prefix-cache").verdict, *topic("prefix-cache").reason))
+
+
+def test_a_longer_context_is_looked_at_where_the_model_takes_it() -> None:
+    assert topic("long-context", context=200_000).numbers["context_tokens"] == 131_072
+    longer = topic("long-context", context=200_000, model="Qwen3-Next-80B-A3B-Instruct", gpu="h200", tp=2)
+    assert longer.numbers["context_tokens"] == 200_000
+    assert "200,000 tokens take" in longer.verdict
+    assert topic("long-context", context=500).numbers["context_tokens"] == 131_072
 
 
 # layers of every kind ---------------------------------------------------------------------------------------------------------------

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 import costmodel
+from costmodel.certainty import arrival_overheads
 from costmodel.documents import Prediction
 from costmodel.errors import InputError
 from costmodel.explaining.documents import RequestExplanation, Stage
 from costmodel.explaining.request import ASSUMED_RATE
+from costmodel.explaining.scene import make_scene
+from costmodel.explaining.stages import kept_bytes
+from costmodel.explaining.words import seconds, size
 
 MATRICES = 6_979_321_856 + 4096 * 128_256
 """Weights that a step of Llama-3.1-8B reads: all but the embedding and the norms."""
@@ -164,3 +168,48 @@ def test_a_request_reads_and_writes_its_states_in_every_step() -> None:
     assert by_name["prefill"].steps == 3
     assert by_name["prefill"].reads["state_bytes"] == by_name["prefill"].writes["state_bytes"] == 3 * each
     assert by_name["decode"].reads["state_bytes"] == 9 * each
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "kept"),
+    [
+        ("gemma-3-27b-it", {"gpu": "a100"}, 512 * 16 * 10 * 2 * 16 * 128 * 2),  # 10 of 62 layers see everything
+        ("gpt-oss-20b", {}, 512 * 16 * 12 * 2 * 8 * 64 * 2),  # 12 of 24
+        ("Llama-3.1-8B", {}, 512 * 16 * 131_072),
+        ("Qwen3-Next-80B-A3B-Instruct", {"gpu": "h200", "tp": 2}, 15 * 6_684_672),  # a block is as large as a state
+    ],
+)
+def test_the_blocks_that_are_kept_have_their_size(model: str, options: dict[str, Any], kept: int) -> None:
+    document = costmodel.explain_request(model=model, **options)
+    scene = make_scene(model, **options)
+    assert kept_bytes(scene, document.kept_blocks * document.block_tokens) == pytest.approx(kept)
+    said = stages(document)["free"].what
+    assert f"({size(kept)})" in said
+    assert ("of the layers that keep every token" in said) is (model != "Llama-3.1-8B")
+    assert ("the states at their end" in said) is bool(scene.floor.states)
+
+
+def test_where_its_numbers_come_from_is_said(found: RequestExplanation) -> None:
+    by_name = stages(found)
+    assert "31.5 kB, at 3.94 bytes per token of English" in by_name["tokenise"].what
+    fixed, per_token, waited = arrival_overheads(make_scene().fitted)
+    way = fixed + waited * found.steps[0].duration_s
+    assert (
+        f"{seconds(way)} on its way through the server's processes ({seconds(fixed)} and 1.92 decode steps"
+        in by_name["queue"].what
+    )
+    faster = stages(costmodel.explain_request(tokens_per_s=2e6))["queue"].what
+    assert f", and {seconds(8000 * per_token - 8000 / 2e6)} more for handing over the prompt; fitted" in faster
+    slower = stages(costmodel.explain_request(tokens_per_s=1000))["queue"].what
+    assert (
+        "0 µs on its way through the server's processes (all of it passes while the text is tokenised; fitted" in slower
+    )
+    assert "unknown without a calibration" in stages(costmodel.explain_request(calibration="none"))["queue"].what
+    assert "the first of 200 tokens comes from the prefill, the others from 199 steps" in by_name["stream"].what
+    single = stages(costmodel.explain_request(100, 1))["stream"].what
+    assert "the one token comes from the prefill (until EOS)" in single
+    assert "of the experts" not in by_name["decode"].what
+    assert (
+        "of the experts, those that its tokens choose"
+        in stages(costmodel.explain_request(model="gpt-oss-20b"))["decode"].what
+    )

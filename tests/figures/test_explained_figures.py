@@ -22,6 +22,9 @@ CASES: dict[str, dict[str, object]] = {
     "windows": {"model": "gpt-oss-120b", "gpu": "mi300x"},
     "small": {"model": "Llama-2-7B", "gpu": "l40s", "streams": 1, "context": 1000},
     "full": {"model": "Llama-3.1-70B", "gpu": "rtx-3090"},
+    "one token": {"context": 1, "output": 1, "streams": 1},
+    "window": {"context": 131_072, "streams": 2},
+    "recurrent": {"model": "Qwen3-Next-80B-A3B-Instruct", "gpu": "h200", "tp": 2, "context": 200_000},
 }
 REQUESTS: dict[str, dict[str, object]] = {
     "one step": {},
@@ -63,6 +66,54 @@ def test_the_curves_are_those_of_the_document() -> None:
     assert list(tpot.lines[0].get_xdata()) == table.column("streams")
     assert list(tpot.lines[0].get_ydata()) == pytest.approx([1e3 * float(str(each)) for each in table.column("tpot_s")])
     assert list(rate.lines[0].get_ydata()) == pytest.approx(table.column("tokens_per_s"))
+
+
+def test_the_number_of_the_title_is_a_point_of_the_roofline() -> None:
+    for case in ("usual", "latent", "windows"):
+        [topic] = costmodel.explain("decode-bound", **CASES[case]).topics  # type: ignore[arg-type]
+        drawn = figure("decode-bound", case)
+        intensity = topic.numbers["decode_flops_per_byte"]
+        assert any(line.get_xdata()[0] == pytest.approx(intensity) for line in drawn.axes[0].lines)
+        names = [text.get_text() for text in drawn.legends[0].get_texts()]
+        assert f"decode, 32 streams: all of it: {style.significant(float(str(intensity)))} FLOP/B" in names
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_kept_is_named_once_and_summed(case: str) -> None:
+    [topic] = costmodel.explain("kv-cache", **CASES[case]).topics  # type: ignore[arg-type]
+    [axes] = figure("kv-cache", case).axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert len(set(names)) == len(names)
+    values = dict(
+        zip(names, (float(line.get_xdata()[0]) for line in axes.lines if line.get_marker() != "None"), strict=True)
+    )
+    assert values["kept, all together"] == pytest.approx(topic.numbers["kv_bytes_per_token"])
+    assert values["Q"] == pytest.approx(topic.numbers["q_bytes_per_token"])
+
+
+def test_prefill_and_answer_are_drawn_to_one_scale() -> None:
+    [topic] = costmodel.explain("prefix-cache").topics
+    rows = topic.table("shares").rows
+    left, right = figure("prefix-cache", "usual").axes
+    assert [bar.get_width() for bar in left.patches] == pytest.approx(
+        [1e3 * float(str(row["prefill_s"])) for row in rows]
+    )
+    prefill, answer = right.containers
+    assert [bar.get_width() for bar in prefill] == pytest.approx([float(str(row["prefill_s"])) for row in rows])
+    assert [bar.get_width() for bar in answer] == pytest.approx([float(str(row["answer_s"])) for row in rows])
+    assert len(right.get_xticks()) >= 3
+
+
+@pytest.mark.parametrize("name", ["long-context", "quadratic"])
+def test_the_longest_context_has_a_tick(name: str) -> None:
+    for axes in figure(name, "usual").axes:
+        assert axes.get_xticks()[-1] == 131_072
+        assert axes.get_xticklabels()[-1].get_text() == "128k"
+
+
+def test_the_request_of_the_title_is_marked() -> None:
+    [axes] = figure("quadratic", "usual").axes
+    assert any(list(line.get_xdata()) == [8000, 8000] for line in axes.lines)
 
 
 def test_the_shares_of_a_request_fill_the_figure() -> None:
