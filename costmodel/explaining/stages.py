@@ -8,7 +8,8 @@ from typing import NamedTuple
 from costmodel.equations.step import step_operators
 from costmodel.equations.work import Chunk, Decodes, attended_pairs, chunk_kv, make_work
 from costmodel.explaining.documents import ServerStep, Stage
-from costmodel.explaining.scene import Operators, Scene, flops_of
+from costmodel.explaining.scene import Scene, flops_of
+from costmodel.explaining.waiting import bound_of
 from costmodel.explaining.words import count, plural, seconds, size
 from costmodel.simulation.settings import Settings
 
@@ -85,14 +86,6 @@ def state_moved(scene: Scene, steps: int) -> dict[str, float]:
     """Return the bytes of a sequence's states that ``steps`` steps read, and as many write [B]; nothing without recurrent layers."""
     once = float(sum(state.state_bytes for state in scene.floor.states)) / 2
     return {"state_bytes": steps * once} if once else {}
-
-
-def bound_of(operators: Operators) -> str:
-    """Return what a step waits for most of its time."""
-    waited: dict[str, float] = {}
-    for item in operators:
-        waited[item.bound] = waited.get(item.bound, 0.0) + item.seconds
-    return max(waited, key=lambda name: waited[name])
 
 
 def stages_of(

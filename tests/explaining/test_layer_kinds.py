@@ -1,0 +1,130 @@
+"""What explanations say of models of every kind: dense, experts, windows, recurrent, latent with an indexer, ungrouped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import costmodel
+from costmodel.explaining.documents import Topic
+from costmodel.explaining.layers import dense, experts_of, looking, sights
+from costmodel.explaining.scene import Scene, make_scene, time_of
+from costmodel.explaining.waiting import bound_of, waited
+
+PLACED: dict[str, dict[str, Any]] = {
+    "Llama-3.1-8B": {},
+    "gpt-oss-20b": {},
+    "Qwen3-Next-80B-A3B-Instruct": {"gpu": "h200", "tp": 2},
+    "DeepSeek-V3.2": {"gpu": "h200", "tp": 8},
+    "gemma-3-27b-it": {"gpu": "a100"},
+    "Llama-2-7B": {},
+    "Mixtral-8x7B": {"tp": 2},
+}
+
+
+def topic(name: str, model: str, **options: Any) -> Topic:
+    [found] = costmodel.explain(name, model=model, **{**PLACED[model], **options}).topics
+    return found
+
+
+def scene_of(model: str, **options: Any) -> Scene:
+    return make_scene(model, **{**PLACED[model], **options})
+
+
+# what layers look at, and which experts -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "found", "said"),
+    [
+        ("Llama-3.1-8B", [(32, "all", 0)], "every token looks at all before it"),
+        ("gemma-3-27b-it", [(10, "all", 0), (52, "window", 1024)], "in 10 at all before it and in 52 at the last 1,024 only"),
+        ("gpt-oss-20b", [(12, "all", 0), (12, "window", 128)], "in 12 at the last 128 only"),
+        ("Qwen3-Next-80B-A3B-Instruct", [(12, "all", 0), (36, "state", 0)], "in 36 at a state of fixed size"),
+        ("DeepSeek-V3.2", [(61, "chosen", 2048)], "the 2,048 that an indexer chooses"),
+    ],
+)  # fmt: skip
+def test_what_a_token_looks_at_is_said_by_layers(model: str, found: list[tuple[int, str, int]], said: str) -> None:
+    scene = scene_of(model)
+    assert sights(scene) == found
+    assert said in looking(scene)
+    assert dense(scene) is (model == "Llama-3.1-8B")
+
+
+def test_experts_that_a_step_touches_by_hand() -> None:
+    assert experts_of(scene_of("Llama-3.1-8B"), 32) is None
+    experts = experts_of(scene_of("DeepSeek-V3.2"), 32)
+    assert experts is not None
+    assert experts[:2] == (256, 8)
+    assert experts.touched == pytest.approx(256 * (1 - (248 / 256) ** 32))
+    assert experts.rows == pytest.approx(32 * 8 / experts.touched)
+    alone = experts_of(scene_of("Mixtral-8x7B"), 1)
+    assert alone is not None
+    assert (alone.touched, alone.rows) == pytest.approx((2, 1))
+
+
+# 4 --- what decode waits for ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", PLACED)
+def test_what_kernels_wait_for_adds_up_and_bounds_what_a_faster_gpu_saves(model: str) -> None:
+    numbers: dict[str, Any] = dict(topic("decode-bound", model).numbers)
+    waits = {key: value for key, value in numbers.items() if key.startswith("waits_for_")}
+    assert sum(waits.values()) == pytest.approx(1)
+    assert all(value >= 0 for value in waits.values())
+    by_bandwidth, by_compute = (numbers[f"saved_by_twice_the_{rate}_share"] for rate in ("bandwidth", "compute"))
+    assert by_bandwidth <= waits["waits_for_memory_share"] / 2 + 0.03
+    assert by_compute <= waits["waits_for_compute_share"] / 2 + 0.03
+    assert by_bandwidth + by_compute <= numbers["saved_by_twice_both_share"] + 0.01 <= 0.51
+
+
+@pytest.mark.parametrize("model", PLACED)
+def test_what_a_step_waits_for_is_one_thing_in_both_commands(model: str) -> None:
+    scene = scene_of(model, context=500)
+    decoding = scene.decode(32, 500)
+    assert sum(waited(decoding).values()) == pytest.approx(time_of(decoding))
+    way = costmodel.explain_request(500, 4, model=model, context=500, streams=31, **PLACED[model])
+    [stage] = [stage for stage in way.stages if stage.name == "decode"]
+    assert stage.bound == bound_of(decoding)
+    verdict = topic("decode-bound", model, context=500).verdict
+    begins = {"memory": "No, it ", "compute": "Here ", "latency": "Mostly neither"}
+    assert verdict.startswith(begins[stage.bound])
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "begins"),
+    [
+        ("Llama-3.1-8B", {}, "No, it lacks bandwidth."),
+        ("Llama-3.1-8B", {"streams": 2000, "context": 1}, "Here compute does bind, the batch is so large."),
+        ("gpt-oss-20b", {}, "Here its kernels do wait for the multipliers, but mostly for padding."),
+        ("DeepSeek-V3.2", {}, "No, it waits for memory first, but not for memory alone."),
+        ("Qwen3-Next-80B-A3B-Instruct", {"calibration": "none"}, "No, it lacks bandwidth."),
+    ],
+)
+def test_the_verdict_is_that_of_the_numbers(model: str, options: dict[str, Any], begins: str) -> None:
+    assert topic("decode-bound", model, **options).verdict.startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("Llama-3.1-8B", "2 FLOPs for 2 bytes (bf16), 1.00 per byte"),
+        ("DeepSeek-V3.2", "2 FLOPs for 1 byte (fp8 of an expert), 2.00 per byte"),
+        ("DeepSeek-V3.2", "of the 256 experts of a layer a token chooses 8: the step reads 163 of them, each for 1.57 tokens"),
+        ("DeepSeek-V3.2", "reaches 682, more than F/W, and yet its kernels wait for memory most"),
+        ("gpt-oss-20b", "4.06 per expert are tokens and the others padding"),
+        ("Llama-3.1-8B", "reaches 2,480, more than F/W: its kernels wait for the multipliers most"),
+    ],
+)  # fmt: skip
+def test_the_reason_knows_the_weights(model: str, words: str) -> None:
+    found = topic("decode-bound", model)
+    assert words in " ".join(found.reason)
+    assert ("padding" in " ".join(found.reason)) is (model != "Llama-3.1-8B")
+
+
+def test_where_matrices_lack_compute_by_weights_alone() -> None:
+    dense_model, experts = topic("decode-bound", "Llama-3.1-8B"), topic("decode-bound", "gpt-oss-20b")
+    assert "B = F/W·b_w/2 = 295 by weights alone" in " ".join(dense_model.formulas)
+    assert 295 < dense_model.numbers["matrices_compute_bound_from_streams"] < 1.15 * 295  # type: ignore[operator]
+    assert f"= {989e12 / 3.35e12 * 0.53125 / 2 * 8:,.0f} by weights alone" in " ".join(experts.formulas)
