@@ -9,7 +9,7 @@ import pytest
 import costmodel
 from costmodel.explaining.documents import Topic
 from costmodel.explaining.layers import dense, experts_of, looking, sights
-from costmodel.explaining.scene import Scene, make_scene, time_of
+from costmodel.explaining.scene import Scene, flops_of, make_scene, of, time_of
 from costmodel.explaining.waiting import bound_of, waited
 
 PLACED: dict[str, dict[str, Any]] = {
@@ -128,3 +128,63 @@ def test_where_matrices_lack_compute_by_weights_alone() -> None:
     assert "B = F/W·b_w/2 = 295 by weights alone" in " ".join(dense_model.formulas)
     assert 295 < dense_model.numbers["matrices_compute_bound_from_streams"] < 1.15 * 295  # type: ignore[operator]
     assert f"= {989e12 / 3.35e12 * 0.53125 / 2 * 8:,.0f} by weights alone" in " ".join(experts.formulas)
+
+
+# 2 --- a step of several streams reads more experts -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", PLACED)
+def test_the_formula_of_a_batch_gives_its_step(model: str) -> None:
+    found = topic("batch-size", model)
+    numbers: dict[str, Any] = dict(found.numbers)
+    by_formula = numbers["shared_s"] + numbers.get("experts_s", 0.0) + 32 * numbers["own_s"]
+    assert by_formula == pytest.approx(numbers["tpot_s"], rel=0.06)
+    routed = experts_of(scene_of(model), 32) is not None
+    assert ("t_experts(B)" in " ".join(found.formulas)) is routed
+    assert ("all weights but the experts" in found.reason[0]) is routed
+    assert ("n·KV bytes per token/W" in found.formulas[0]) is dense(scene_of(model))
+    if routed:
+        assert numbers["experts_one_s"] < numbers["experts_s"]
+
+
+# 3 --- where the square is --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "label", "formula"),
+    [
+        ("Llama-3.1-8B", "prompt: attention, ∝ n²", "4·h·d_h·L·n(n + 1)/2/F"),
+        ("Mixtral-8x7B", "prompt: attention, ∝ n²", "4·h·d_h·L·n(n + 1)/2/F"),
+        ("gemma-3-27b-it", "prompt: attention, ∝ n² in 10 of 62 layers, ∝ n in others", "n·w − w(w − 1)/2 in a window of w < n"),
+        ("Qwen3-Next-80B-A3B-Instruct", "prompt: attention, ∝ n² in 12 of 48 layers", "0 in recurrent layers"),
+        ("DeepSeek-V3.2", "prompt: attention, ∝ n², small, in the indexer, and ∝ n", "the indexer 2·h_i·d_i·n(n + 1)/2"),
+    ],
+)  # fmt: skip
+def test_the_square_is_where_layers_look_at_all(model: str, label: str, formula: str) -> None:
+    found = topic("quadratic", model)
+    assert found.labels["prompt_attention_s"] == label
+    assert formula in found.formulas[0]
+    assert looking(scene_of(model)) in found.reason[0]
+    whole = "all before it." in found.reason[0] and dense(scene_of(model))
+    assert ("the n² of the prompt" in found.verdict) is whole
+    assert ("all weights of the model" in found.reason[0]) is (experts_of(scene_of(model), 1) is None)
+
+
+def test_a_prompt_beyond_the_crossing_is_told_so() -> None:
+    short, long = topic("quadratic", "Llama-3.1-8B"), topic("quadratic", "Llama-3.1-8B", context=131_072)
+    assert short.verdict.startswith("Not here:")
+    assert "n² overtakes the matrices only from 44,642 tokens on" in short.verdict
+    assert "much more until n is very large" in short.reason[0]
+    assert long.verdict.startswith("Here it is:")
+    assert "n² has overtaken the matrices, which it does from 44,642 tokens on" in long.verdict
+    assert "only" not in long.verdict
+    assert "less from 44,642 tokens on, as here" in long.reason[0]
+
+
+def test_the_two_crossings_are_explained_by_the_rates_there() -> None:
+    scene, found = scene_of("Llama-3.1-8B"), topic("quadratic", "Llama-3.1-8B")
+    assert "In FLOPs they are equal at 53,248 tokens, in time at 44,642" in found.reason[0]
+    kernels, exact = scene.prefill(44_642), scene.prefill(44_642, floor=True)
+    rates = [flops_of(of(exact, [name])) / time_of(of(kernels, [name])) / 1e12 for name in ("attention", "linear")]
+    assert f"do {rates[0]:.0f} TFLOP/s and those of the matrices {rates[1]:.0f}" in found.reason[0]
+    assert "In FLOPs" not in topic("quadratic", "Llama-3.1-8B", calibration="none").reason[0]
