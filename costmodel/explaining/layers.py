@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from costmodel.architecture.types import Attention
-from costmodel.equations.work import LocalChunks
+from costmodel.equations.work import LocalChunks, attended_pairs
 from costmodel.explaining.scene import Scene
-from costmodel.explaining.words import plural
+from costmodel.explaining.words import count, plural
 
 
 class Experts(NamedTuple):
@@ -29,10 +29,10 @@ def experts_of(scene: Scene, tokens: float) -> Experts | None:
     for kind in scene.architecture.kinds:
         feed_forward = kind.feed_forward
         if feed_forward.kind == "moe":
-            count, chosen = float(feed_forward.experts), float(feed_forward.experts_per_token)
+            every, chosen = float(feed_forward.experts), float(feed_forward.experts_per_token)
             served = scene.deployment.replicas * tokens
-            touched = count * (1 - (1 - chosen / count) ** served)
-            found = Experts(count, chosen, touched, served * chosen / touched)
+            touched = every * (1 - (1 - chosen / every) ** served)
+            found = Experts(every, chosen, touched, served * chosen / touched)
     return found
 
 
@@ -94,3 +94,32 @@ def looking(scene: Scene) -> str:
         return f"every token looks at {parts[0]}"
     said = [f"in {sight.layers} at {part}" for sight, part in zip(found, parts, strict=True)]
     return f"of {plural(whole, 'layer')} that mix tokens every token looks {', '.join(said[:-1])} and {said[-1]}"
+
+
+PAIRS = {
+    "all": "n(n + 1)/2 where a token looks at all",
+    "window": "n·w − w(w − 1)/2 in a window of w < n",
+    "chunks": "≈ n·(w + 1)/2 in chunks of w < n",
+    "chosen": "n·w − w(w − 1)/2 where w < n are chosen",
+    "state": "0 in recurrent layers",
+}
+
+
+def pairs_formula(scene: Scene) -> str:
+    """Return the formula of the (query, key) pairs of a prompt, A(n), for the layers that there are."""
+    found = [sight.what for sight in sights(scene)]
+    said = "A(n) = " + ", ".join(dict.fromkeys(PAIRS[what] for what in found))
+    return said + "; the indexer 2·h_i·d_i·n(n + 1)/2 per layer" if "chosen" in found else said
+
+
+def scores_said(scene: Scene, tokens: int) -> str:
+    """Return how many scores a prompt has per head: the same in every layer, or by layers."""
+    layers: dict[float, int] = {}
+    for index in scene.architecture.pattern:
+        attention = scene.architecture.kinds[index].attention
+        if attention.kind != "none":
+            pairs = float(attended_pairs(tokens, 0, attention.reach))
+            layers[pairs] = layers.get(pairs, 0) + 1
+    if len(layers) == 1:
+        return f"{count(next(iter(layers)))} per head and layer"
+    return "per head " + " and ".join(f"{count(pairs)} in each of {number} layers" for pairs, number in layers.items())

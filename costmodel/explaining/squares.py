@@ -5,7 +5,7 @@ from __future__ import annotations
 from costmodel.checks import MAX_TOKENS
 from costmodel.explaining.costs import LONG, SHORT
 from costmodel.explaining.documents import Cell, Topic
-from costmodel.explaining.layers import dense, looking, sights
+from costmodel.explaining.layers import dense, looking, pairs_formula, sights
 from costmodel.explaining.scene import MATRICES, Scene, flops_of, lengths, of, time_of
 from costmodel.explaining.tables import number, table
 from costmodel.explaining.waiting import bound_of
@@ -89,7 +89,7 @@ def quadratic(scene: Scene) -> Topic:
         formulas=(
             "prompt = Σ matrices 2·P_lin·n/F + 4·h·d_h·L·n(n + 1)/2/F; equal in FLOPs at n ≈ P_lin/(h·d_h·L)"
             if whole_prompt
-            else f"prompt = Σ matrices 2·P_lin·n/F + 4·h·d_h·Σ layers A(n)/F; {_pairs(scene)}",
+            else f"prompt = Σ matrices 2·P_lin·n/F + 4·h·d_h·Σ layers A(n)/F; {pairs_formula(scene)}",
             "answer = output·T_decode(B, n + output/2)/B: a request's share of each step; B as asked for, or as many as fit",
         ),
         sources=(
@@ -165,18 +165,6 @@ def _growth(scene: Scene) -> str:
         else f"∝ n² in {whole} of {plural(sum(sight.layers for sight in found), 'layer')}"
         + (", ∝ n in others" if layers > whole else "")
     )
-
-
-def _pairs(scene: Scene) -> str:
-    """Return the formula of (query, key) pairs for the layers that there are."""
-    forms = {
-        "all": "n(n + 1)/2 where a token looks at all",
-        "window": "n·w − w(w − 1)/2 in a window of w < n",
-        "chunks": "≈ n·(w + 1)/2 in chunks of w < n",
-        "chosen": "n·w − w(w − 1)/2 where w < n are chosen; the indexer 2·h_i·d_i·n(n + 1)/2 per layer",
-        "state": "0 in recurrent layers",
-    }
-    return "A(n) = " + ", ".join(dict.fromkeys(forms[sight.what] for sight in sights(scene)))
 
 
 PARTS = {

@@ -8,8 +8,8 @@ import pytest
 
 import costmodel
 from costmodel.explaining.documents import Topic
-from costmodel.explaining.layers import dense, experts_of, looking, sights
-from costmodel.explaining.scene import Scene, flops_of, make_scene, of, time_of
+from costmodel.explaining.layers import dense, experts_of, looking, scores_said, sights
+from costmodel.explaining.scene import Scene, flops_of, make_scene, no_indexer, of, time_of
 from costmodel.explaining.waiting import bound_of, waited
 
 PLACED: dict[str, dict[str, Any]] = {
@@ -188,3 +188,102 @@ def test_the_two_crossings_are_explained_by_the_rates_there() -> None:
     rates = [flops_of(of(exact, [name])) / time_of(of(kernels, [name])) / 1e12 for name in ("attention", "linear")]
     assert f"do {rates[0]:.0f} TFLOP/s and those of the matrices {rates[1]:.0f}" in found.reason[0]
     assert "In FLOPs" not in topic("quadratic", "Llama-3.1-8B", calibration="none").reason[0]
+
+
+# 5 --- what grouped heads save ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        ("Llama-3.1-8B", {}, "a decode step of 14 streams takes"),
+        ("Llama-3.1-8B", {}, "fit instead of 14 (32 streams fit then only)"),
+        ("Llama-3.1-8B", {"streams": 8}, "a decode step of 8 streams takes"),
+        ("Llama-2-7B", {}, "Grouping the query heads would make the cache 8.00 × smaller"),
+        ("gemma-3-27b-it", {}, "(32 streams fit neither way)"),
+        ("DeepSeek-V3.2", {}, "even has 3.40 × the FLOPs, in the prompt and in a decode step (its indexer"),
+        ("Qwen3-Next-80B-A3B-Instruct", {}, "a decode step of 32 streams takes"),
+    ],
+)
+def test_batches_are_compared_that_fit_both_ways(model: str, options: dict[str, Any], words: str) -> None:
+    found = topic("gqa", model, **options)
+    assert words in found.verdict
+    for row in found.table("variants").rows:
+        assert row["streams_fit"] is (options.get("streams", 32) <= row["most_streams_in_kv_cache"])  # type: ignore[operator]
+
+
+def test_why_heads_save_fits_the_heads() -> None:
+    grouped, latent = (" ".join(topic("gqa", model).reason) for model in ("Llama-3.1-8B", "DeepSeek-V3.2"))
+    assert "Grouped heads share keys and values" in grouped
+    assert "Grouped heads" not in latent
+    assert "1,088 elements together instead of 320 (3.40 ×)" in latent  # 2·512 + 64 beside 192 + 128
+    split = " ".join(topic("gqa", "Qwen3-Next-80B-A3B-Instruct").reason)
+    assert "Each of 2 GPUs holds a KV head at least: fewer than 2 heads make the cache of a GPU no smaller" in split
+    assert "GPUs holds" not in grouped
+
+
+def test_the_indexer_is_no_attention() -> None:
+    scene, numbers = scene_of("DeepSeek-V3.2"), topic("gqa", "DeepSeek-V3.2").numbers
+    pairs = 2048 * 2049 / 2 + (8000 - 2048) * 2048
+    assert numbers["model_prefill_attention_flops"] == pytest.approx(2 * 16 * 1088 * 61 * pairs)
+    assert numbers["model_decode_attention_flops"] == pytest.approx(2 * 16 * 1088 * 61 * 2048 * 32)
+    assert numbers["attention_flops_ratio"] == numbers["decode_attention_flops_ratio"] == pytest.approx(3.4)
+    step = scene.decode(32, 8000, floor=True)
+    assert {item.name for item in step} - {item.name for item in no_indexer(step)} == {"decode_indexer"}
+
+
+# 6 --- how long what is cached ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("Llama-3.1-8B", "131 kB per token, 1.05 GB"),
+        ("gemma-3-27b-it", "508 kB per token (81.9 kB of it for all tokens and 426 kB of it for the last 1,024 only), 1.17 GB"),
+        ("gpt-oss-20b", "49.2 kB per token (24.6 kB of it for all tokens and 24.6 kB of it for the last 128 only), 201 MB"),
+        ("DeepSeek-V3.2", "78.3 kB per token, 627 MB"),
+        ("Qwen3-Next-80B-A3B-Instruct", "12.3 kB per token, 140 MB"),
+    ],
+)  # fmt: skip
+def test_a_window_keeps_its_last_tokens_only(model: str, words: str) -> None:
+    found = topic("kv-cache", model)
+    windows = any(what == "window" for _, what, _ in sights(scene_of(model)))
+    assert words in found.verdict
+    assert ("older ones are dropped" in found.reason[0]) is windows
+    assert ("while all of them keep it" in found.labels["kv_bytes_per_token"]) is windows
+
+
+# 7 --- what attention waits for ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        ("Llama-3.1-8B", {}, "less, so that multiplying is what it waits for"),
+        ("Llama-3.1-8B", {"context": 512}, "so that it waits for moving both ways"),
+        ("DeepSeek-V3.2", {}, "is what it waits for both ways"),
+        ("gemma-3-27b-it", {}, "less, so that multiplying is what it waits for"),
+        ("Qwen3-Next-80B-A3B-Instruct", {}, "less, so that multiplying is what it waits for"),
+        ("Llama-2-7B", {}, "less, so that multiplying is what it waits for"),
+    ],
+)
+def test_what_tiles_change_is_said_by_the_times(model: str, options: dict[str, Any], words: str) -> None:
+    found = topic("flash-attention", model, **options)
+    numbers: dict[str, Any] = dict(found.numbers)
+    before, after, computing = (numbers[key] for key in ("naive_moving_s", "tiled_moving_s", "computing_s"))
+    assert after < before
+    assert (computing >= before) is ("both ways" in words and "moving" not in words)
+    assert (computing < after) is ("moving both ways" in words)
+    assert words in found.verdict
+
+
+def test_scores_are_counted_by_layers() -> None:
+    every, window = 8000 * 8001 // 2, 1024 * 1025 // 2 + (8000 - 1024) * 1024
+    assert scores_said(scene_of("Llama-3.1-8B"), 8000) == f"{every:,} per head and layer"
+    windows = topic("flash-attention", "gemma-3-27b-it")
+    assert f"per head {window:,} in each of 52 layers and {every:,} in each of 10 layers" in windows.reason[1]
+    assert "4·h·A(n)·b" in windows.formulas[0]
+    sparse = topic("flash-attention", "DeepSeek-V3.2")
+    assert f"{2048 * 2049 // 2 + (8000 - 2048) * 2048:,} per head and layer" in sparse.reason[1]
+    assert "The indexer, which chooses the keys, is left out" in sparse.reason[1]
+    assert sparse.numbers["attention_flops"] == topic("gqa", "DeepSeek-V3.2").numbers["model_prefill_attention_flops"]
