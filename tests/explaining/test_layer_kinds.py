@@ -10,6 +10,7 @@ import costmodel
 from costmodel.explaining.documents import Topic
 from costmodel.explaining.layers import dense, experts_of, looking, scores_said, sights
 from costmodel.explaining.scene import Scene, flops_of, make_scene, no_indexer, of, time_of
+from costmodel.explaining.stages import weights_read, weights_said
 from costmodel.explaining.waiting import bound_of, waited
 
 PLACED: dict[str, dict[str, Any]] = {
@@ -287,3 +288,13 @@ def test_scores_are_counted_by_layers() -> None:
     assert f"{2048 * 2049 // 2 + (8000 - 2048) * 2048:,} per head and layer" in sparse.reason[1]
     assert "The indexer, which chooses the keys, is left out" in sparse.reason[1]
     assert sparse.numbers["attention_flops"] == topic("gqa", "DeepSeek-V3.2").numbers["model_prefill_attention_flops"]
+
+
+def test_a_request_says_which_weights_a_step_reads() -> None:
+    scene = scene_of("Qwen3-Next-80B-A3B-Instruct")
+    assert weights_said(scene_of("Llama-3.1-8B"), 33) == "all weights"
+    assert weights_said(scene, 33).endswith("(of 512 experts of a layer the 245 that some token chose)")
+    held = sum(gemm.weight_bytes for gemm in scene.floor.gemms) + sum(each.weight_bytes for each in scene.floor.experts)
+    assert weights_read(scene, float("inf")) == pytest.approx(held)
+    way = costmodel.explain_request(500, 4, model="gpt-oss-20b")
+    assert weights_said(scene_of("gpt-oss-20b"), 33) in next(each.what for each in way.stages if each.name == "decode")
