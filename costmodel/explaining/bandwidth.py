@@ -8,7 +8,17 @@ from costmodel.dtypes import main_format
 from costmodel.equations.step import OperatorTime
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.layers import Experts, experts_of
-from costmodel.explaining.scene import MATRICES, MOST_STREAMS, Operators, Scene, bytes_of, flops_of, of, time_of
+from costmodel.explaining.scene import (
+    MATRICES,
+    MOST_STREAMS,
+    Operators,
+    Scene,
+    bytes_of,
+    flops_of,
+    no_indexer,
+    of,
+    time_of,
+)
 from costmodel.explaining.tables import table
 from costmodel.explaining.waiting import bound_of, waited
 from costmodel.explaining.words import count, plural, seconds, share, significant
@@ -43,6 +53,7 @@ def decode_bound(scene: Scene) -> Topic:
     matrices, attention = intensity(of(step, MATRICES)), intensity(of(step, ["attention"]))
     first, last = _said(bound_of(kernels), computing / headline, waits["compute"], by_bandwidth)
     experts = experts_of(scene, streams)
+    indexed = " (with the indexer)" if len(no_indexer(step)) < len(step) else ""
     numbers: dict[str, Cell] = {
         "peak_flops_per_s": float(hardware.peaks[dtype]),
         "bandwidth_bytes_per_s": float(hardware.bandwidth),
@@ -77,7 +88,8 @@ def decode_bound(scene: Scene) -> Topic:
             "A GPU has two speeds: how fast it multiplies (F) and how fast it reads its memory (W). Their ratio F/W, the ridge point, is "
             "how many operations a byte must be good for, or else the multipliers wait for the memory.",
             f"{_weights(scene, experts)} {_shared(streams, matrices, experts)} The KV cache is nobody else's: its "
-            f"{significant(attention)} FLOPs per byte stay the same however large the batch. {_prompt(scene, intensity(prompt), ridge)}",
+            f"{significant(attention)} FLOPs per byte{indexed} stay the same however large the batch. "
+            f"{_prompt(scene, intensity(prompt), ridge)}",
             _slower(scene, experts),
         ),
         numbers=numbers,
@@ -88,7 +100,7 @@ def decode_bound(scene: Scene) -> Topic:
             "one_stream_flops_per_byte": "decode step of one stream",
             "decode_flops_per_byte": f"decode step of {plural(streams, 'stream')}",
             "matrices_flops_per_byte": "of it the matrices",
-            "attention_flops_per_byte": "of it attention, on the KV cache",
+            "attention_flops_per_byte": "of it attention, on the KV cache" + indexed,
             "prefill_flops_per_byte": f"prefill of {count(context)} tokens",
             "decode_step_s": "time of that decode step",
             "computing_s": "its FLOPs at peak",

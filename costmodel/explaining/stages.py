@@ -8,10 +8,9 @@ from typing import NamedTuple
 from costmodel.equations.step import step_operators
 from costmodel.equations.work import Chunk, Decodes, attended_pairs, chunk_kv, make_work
 from costmodel.explaining.documents import ServerStep, Stage
-from costmodel.explaining.layers import experts_of
 from costmodel.explaining.scene import Scene, flops_of
 from costmodel.explaining.waiting import bound_of
-from costmodel.explaining.words import count, plural, seconds, significant, size
+from costmodel.explaining.words import count, plural, seconds, size
 from costmodel.simulation.settings import Settings
 
 CHARACTERS = 3.94
@@ -50,18 +49,6 @@ def weights_read(scene: Scene, tokens: float) -> float:
         expert.weight_bytes * (1 - expert.idle_probability ** (expert.replicas * tokens)) for expert in floor.experts
     )
     return float(sum(gemm.weight_bytes for gemm in floor.gemms) + touched)
-
-
-def weights_said(scene: Scene, tokens: float) -> str:
-    """Return which weights a step of so many tokens reads: all, or of the experts those that some token chose."""
-    experts = experts_of(scene, tokens)
-    if experts is None:
-        return "all weights"
-    read, held = weights_read(scene, tokens), weights_read(scene, float("inf"))
-    return (
-        f"{size(read)} of {size(held)} of weights (of {count(experts.all)} experts of a layer the {significant(experts.touched)} that some "
-        "token chose)"
-    )
 
 
 def kv_read(scene: Scene, chunks: Iterable[tuple[int, int]]) -> float:
@@ -180,9 +167,8 @@ def stages_of(
         ),
         Stage(
             name="decode",
-            what=f"{plural(output - 1, 'step')}, each one token for everybody ({streams + 1} in the batch): it reads "
-            f"{weights_said(scene, streams + 1)} once for all, and every K and V of the sequence so far; it writes K and V of one token. "
-            "The gaps are the TPOT.",
+            what=f"{plural(output - 1, 'step')}, each one token for everybody ({streams + 1} in the batch): it reads all weights once for "
+            "all, and every K and V of the sequence so far; it writes K and V of one token. The gaps are the TPOT.",
             start_s=first, duration_s=last - first, steps=output - 1, bound=bound_of(decoding),
             flops=answer_flops(scene, prompt, output - 1),
             reads={

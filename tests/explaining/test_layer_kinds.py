@@ -10,7 +10,6 @@ import costmodel
 from costmodel.explaining.documents import Topic
 from costmodel.explaining.layers import dense, experts_of, looking, scores_said, sights
 from costmodel.explaining.scene import Scene, flops_of, make_scene, no_indexer, of, time_of
-from costmodel.explaining.stages import weights_read, weights_said
 from costmodel.explaining.waiting import bound_of, waited
 
 PLACED: dict[str, dict[str, Any]] = {
@@ -197,8 +196,8 @@ def test_the_two_crossings_are_explained_by_the_rates_there() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "words"),
     [
-        ("Llama-3.1-8B", {}, "a decode step of 14 streams takes"),
-        ("Llama-3.1-8B", {}, "fit instead of 14 (32 streams fit then only)"),
+        ("Llama-3.1-8B", {}, "makes the cache 4.00 × smaller"),
+        ("Llama-3.1-8B", {}, "(32 streams fit then only)"),
         ("Llama-3.1-8B", {"streams": 8}, "a decode step of 8 streams takes"),
         ("Llama-2-7B", {}, "Grouping the query heads would make the cache 8.00 × smaller"),
         ("gemma-3-27b-it", {}, "(32 streams fit neither way)"),
@@ -209,8 +208,11 @@ def test_the_two_crossings_are_explained_by_the_rates_there() -> None:
 def test_batches_are_compared_that_fit_both_ways(model: str, options: dict[str, Any], words: str) -> None:
     found = topic("gqa", model, **options)
     assert words in found.verdict
+    fits, streams = int(found.numbers["mha_most_streams_in_kv_cache"]), options.get("streams", 32)  # type: ignore[arg-type]
+    assert f"a decode step of {min(fits, streams)} streams" in found.verdict
+    assert f"instead of {fits}" in found.verdict
     for row in found.table("variants").rows:
-        assert row["streams_fit"] is (options.get("streams", 32) <= row["most_streams_in_kv_cache"])  # type: ignore[operator]
+        assert row["streams_fit"] is (streams <= row["most_streams_in_kv_cache"])  # type: ignore[operator]
 
 
 def test_why_heads_save_fits_the_heads() -> None:
@@ -288,13 +290,3 @@ def test_scores_are_counted_by_layers() -> None:
     assert f"{2048 * 2049 // 2 + (8000 - 2048) * 2048:,} per head and layer" in sparse.reason[1]
     assert "The indexer, which chooses the keys, is left out" in sparse.reason[1]
     assert sparse.numbers["attention_flops"] == topic("gqa", "DeepSeek-V3.2").numbers["model_prefill_attention_flops"]
-
-
-def test_a_request_says_which_weights_a_step_reads() -> None:
-    scene = scene_of("Qwen3-Next-80B-A3B-Instruct")
-    assert weights_said(scene_of("Llama-3.1-8B"), 33) == "all weights"
-    assert weights_said(scene, 33).endswith("(of 512 experts of a layer the 245 that some token chose)")
-    held = sum(gemm.weight_bytes for gemm in scene.floor.gemms) + sum(each.weight_bytes for each in scene.floor.experts)
-    assert weights_read(scene, float("inf")) == pytest.approx(held)
-    way = costmodel.explain_request(500, 4, model="gpt-oss-20b")
-    assert weights_said(scene_of("gpt-oss-20b"), 33) in next(each.what for each in way.stages if each.name == "decode")
