@@ -180,7 +180,8 @@ def draw_quadratic(topic: Topic, foot: str) -> Figure:
     with style.styled():
         figure, (axes,) = framed(topic, foot)
         handles = [Patch(facecolor=color, hatch=hatch, edgecolor="white") for _, _, color, hatch in PARTS]
-        style.add_legend(figure, handles, [name for _, name, *_ in PARTS], 3)
+        names = [name if topic.labels[key] == name else name.partition(",")[0] for key, name, *_ in PARTS]
+        style.add_legend(figure, handles, names, 3)
         bottom = np.zeros(len(prompt))
         for values, (_, _, color, hatch) in zip(parts, PARTS, strict=True):
             top = bottom + 100 * values / whole

@@ -19,9 +19,9 @@ from costmodel.speculation.asking import Speculation
 TOPICS = {
     "long-context": ("costmodel.explaining.costs", "long_context", "128k of context means 128k that work well."),
     "batch-size": ("costmodel.explaining.costs", "batch_size", "The bigger the batch, the better."),
-    "quadratic": ("costmodel.explaining.costs", "quadratic", "It is expensive mainly because attention is O(n²)."),
+    "quadratic": ("costmodel.explaining.squares", "quadratic", "It is expensive mainly because attention is O(n²)."),
     "decode-bound": ("costmodel.explaining.bandwidth", "decode_bound", "Decode is slow because it lacks compute."),
-    "gqa": ("costmodel.explaining.caching", "gqa", "GQA reduces FLOPs."),
+    "gqa": ("costmodel.explaining.heads", "gqa", "GQA reduces FLOPs."),
     "kv-cache": ("costmodel.explaining.caching", "kv_cache", "The cache stores Q and the attention scores."),
     "flash-attention": ("costmodel.explaining.flash", "flash_attention", "FlashAttention is an approximation."),
     "speculation": ("costmodel.explaining.speculation", "speculation", "Speculative decoding changes the output."),

@@ -7,10 +7,26 @@ from dataclasses import replace
 from costmodel.dtypes import main_format
 from costmodel.equations.step import OperatorTime
 from costmodel.explaining.documents import Cell, Topic
-from costmodel.explaining.scene import MATRICES, MOST_STREAMS, Operators, Scene, bytes_of, flops_of, of, time_of
+from costmodel.explaining.layers import Experts, experts_of
+from costmodel.explaining.scene import (
+    MATRICES,
+    MOST_STREAMS,
+    Operators,
+    Scene,
+    bytes_of,
+    flops_of,
+    no_indexer,
+    of,
+    time_of,
+)
 from costmodel.explaining.tables import table
+from costmodel.explaining.waiting import bound_of, waited
 from costmodel.explaining.words import count, plural, seconds, share, significant
 from costmodel.solving import largest
+
+ENOUGH = 0.25
+"""Share of a step that twice a rate saves at least where the step lacks that rate; half of it at most is possible."""
+WAITING = {"memory": "memory", "compute": "the multipliers", "link": "other GPUs", "latency": "launches and overheads"}
 
 
 def decode_bound(scene: Scene) -> Topic:
@@ -24,15 +40,20 @@ def decode_bound(scene: Scene) -> Topic:
         scene.decode(1, context, floor=True),
         scene.prefill(context, floor=True),
     )
-    headline = time_of(scene.decode(streams, context))
+    kernels = scene.decode(streams, context)
+    headline = time_of(kernels)
     computing, moving = _at_peak(step)
-    faster = scene.changed(hardware=replace(hardware, peaks={name: 2 * peak for name, peak in hardware.peaks.items()}))
-    wider = scene.changed(hardware=replace(hardware, bandwidth=2 * hardware.bandwidth))
-    by_compute = 1 - time_of(faster.decode(streams, context)) / headline
-    by_bandwidth = 1 - time_of(wider.decode(streams, context)) / headline
+    waits = {name: time / headline for name, time in waited(kernels).items()}
+    peaks, wide = {name: 2 * peak for name, peak in hardware.peaks.items()}, 2 * hardware.bandwidth
+    by_compute, by_bandwidth, by_both = (
+        1 - time_of(scene.changed(hardware=replace(hardware, **twice)).decode(streams, context)) / headline
+        for twice in ({"peaks": peaks}, {"bandwidth": wide}, {"peaks": peaks, "bandwidth": wide})
+    )
     most = largest(lambda batch: _surplus(scene, batch), 0.0, 1, MOST_STREAMS)
     matrices, attention = intensity(of(step, MATRICES)), intensity(of(step, ["attention"]))
-    lacking = computing < moving
+    first, last = _said(bound_of(kernels), computing / headline, waits["compute"], by_bandwidth)
+    experts = experts_of(scene, streams)
+    indexed = " (with the indexer)" if len(no_indexer(step)) < len(step) else ""
     numbers: dict[str, Cell] = {
         "peak_flops_per_s": float(hardware.peaks[dtype]),
         "bandwidth_bytes_per_s": float(hardware.bandwidth),
@@ -47,28 +68,29 @@ def decode_bound(scene: Scene) -> Topic:
         "moving_s": moving,
         "computing_share": computing / headline,
         "moving_share": moving / headline,
+        **{f"waits_for_{name}_share": value for name, value in waits.items()},
         "saved_by_twice_the_compute_share": by_compute,
         "saved_by_twice_the_bandwidth_share": by_bandwidth,
+        "saved_by_twice_both_share": by_both,
         "matrices_compute_bound_from_streams": None if most == MOST_STREAMS else (most or 0) + 1,
     }
     return Topic(
         number=4,
         name="decode-bound",
         claim="Decode is slow because it lacks compute.",
-        verdict=f"{'No, it lacks bandwidth' if lacking else 'Here compute does bind, the batch is so large'}. A decode step of "
-        f"{plural(streams, 'stream')} does {significant(intensity(step))} FLOPs per byte that it moves; the GPU could do "
-        f"{count(ridge)} in the time that a byte takes. Its multipliers are needed for {seconds(computing)} of {seconds(headline)} "
-        f"({share(computing / headline)}), its memory for {seconds(moving)} ({share(moving / headline)}). Twice the compute would "
-        f"save {share(by_compute)} of the step, twice the bandwidth {share(by_bandwidth)}.",
-        finding=f"Decode does {significant(intensity(step))} FLOPs per byte where the GPU could do {count(ridge)}: "
-        + ("it lacks bandwidth" if lacking else "so large a batch lacks compute"),
+        verdict=f"{first}. A decode step of {plural(streams, 'stream')} does {significant(intensity(step))} FLOPs per byte that it "
+        f"moves; the GPU could do {significant(ridge)} in the time that a byte takes. At full rates its FLOPs need {seconds(computing)} of "
+        f"{seconds(headline)} ({share(computing / headline)}), its bytes {seconds(moving)} ({share(moving / headline)}). Its kernels wait "
+        f"for {_waiting(waits)}. Twice the compute would save {share(by_compute)} of the step, twice the bandwidth "
+        f"{share(by_bandwidth)}, both {share(by_both)}.",
+        finding=f"Decode does {significant(intensity(step))} FLOPs per byte where the GPU could do {significant(ridge)}: {last}",
         reason=(
             "A GPU has two speeds: how fast it multiplies (F) and how fast it reads its memory (W). Their ratio F/W, the ridge point, is "
             "how many operations a byte must be good for, or else the multipliers wait for the memory.",
-            "For one token every weight is read and used for one multiplication and one addition: about one FLOP per byte at 16 bits. "
-            f"{plural(streams, 'stream')} that share a step share the reading of the weights, so their matrices reach "
-            f"{significant(matrices)}. The KV cache is nobody else's: its {significant(attention)} FLOPs per byte stay the same however "
-            f"large the batch. A prompt of {count(context)} tokens, all in one step, reaches {count(intensity(prompt))}.",
+            f"{_weights(scene, experts)} {_shared(streams, matrices, experts)} The KV cache is nobody else's: its "
+            f"{significant(attention)} FLOPs per byte{indexed} stay the same however large the batch. "
+            f"{_prompt(scene, intensity(prompt), ridge)}",
+            _slower(scene, experts),
         ),
         numbers=numbers,
         labels={
@@ -78,16 +100,21 @@ def decode_bound(scene: Scene) -> Topic:
             "one_stream_flops_per_byte": "decode step of one stream",
             "decode_flops_per_byte": f"decode step of {plural(streams, 'stream')}",
             "matrices_flops_per_byte": "of it the matrices",
-            "attention_flops_per_byte": "of it attention, on the KV cache",
+            "attention_flops_per_byte": "of it attention, on the KV cache" + indexed,
             "prefill_flops_per_byte": f"prefill of {count(context)} tokens",
             "decode_step_s": "time of that decode step",
             "computing_s": "its FLOPs at peak",
             "moving_s": "its bytes at full bandwidth",
-            "computing_share": "share of the step that the multipliers are needed",
-            "moving_share": "share of the step that the memory is needed",
+            "computing_share": "share of the step that its FLOPs need at peak",
+            "moving_share": "share of the step that its bytes need at full bandwidth",
+            "waits_for_memory_share": "share of the step that its kernels wait for memory, as fast as they are",
+            "waits_for_compute_share": "… for the multipliers, padding included",
+            **({"waits_for_link_share": "… for other GPUs"} if deployment.gpus > 1 else {}),
+            "waits_for_latency_share": "… for neither: launches, overheads",
             "saved_by_twice_the_compute_share": "saved by twice the compute",
             "saved_by_twice_the_bandwidth_share": "saved by twice the bandwidth",
-            "matrices_compute_bound_from_streams": "batch from which its matrices lack compute",
+            "saved_by_twice_both_share": "saved by twice both",
+            "matrices_compute_bound_from_streams": "batch from which its matrices lack compute, inputs and outputs counted",
         },
         tables=(
             table(
@@ -121,11 +148,119 @@ def decode_bound(scene: Scene) -> Topic:
         formulas=(
             "time of a kernel ≥ max(FLOPs/F, bytes/W); FLOPs/bytes < F/W: it waits for memory",
             "matrices: 2·P·B/(P·b_w) = 2·B/b_w; attention of GQA: 4·h·d_h/(2·h_kv·d_h·b_kv) = 2·(h/h_kv)/b_kv, whatever the batch",
+            _crossing(scene, ridge, experts),
         ),
         sources=(
             "Williams, Waterman, Patterson, Roofline: an insightful visual performance model, CACM 52(4), 2009",
             f"F and W: datasheet of the {deployment.profile.name} (costmodel gpus show {deployment.gpu})",
         ),
+    )
+
+
+def _said(bound: str, needed: float, computing: float, by_bandwidth: float) -> tuple[str, str]:
+    """Return what is lacking: as a verdict begins, and as a finding ends.
+
+    Args:
+        bound: what the step waits for most, as in :func:`costmodel.explain_request`.
+        needed: share of the step that its FLOPs need at peak.
+        computing: share that its kernels wait for the multipliers.
+        by_bandwidth: share that twice the bandwidth saves.
+    """
+    if bound == "memory" and by_bandwidth >= ENOUGH:
+        return "No, it lacks bandwidth", "it lacks bandwidth"
+    if bound == "memory":
+        return "No, it waits for memory first, but not for memory alone", "it waits for memory, and not for that alone"
+    if bound == "compute" and needed >= computing / 2:
+        return "Here compute does bind, the batch is so large", "so large a batch lacks compute"
+    if bound == "compute":
+        return (
+            "Here its kernels do wait for the multipliers, but mostly for padding",
+            "what is multiplied is mostly padding",
+        )
+    return f"Mostly neither: it waits for {WAITING[bound]}", f"it waits for {WAITING[bound]}"
+
+
+def _waiting(waits: dict[str, float]) -> str:
+    """Return what kernels wait for, the longest first; what takes less than half a percent is left out."""
+    found = sorted((item for item in waits.items() if item[1] >= 0.005), key=lambda item: -item[1])
+    said = [f"{WAITING[name]} {share(value)}" for name, value in found]
+    said[0] += " of the time"
+    return said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"
+
+
+def _weights(scene: Scene, experts: Experts | None) -> str:
+    fmt = main_format(scene.architecture)
+    width = float(scene.deployment.format_bytes[fmt])
+    size = f"{width:.3g} {'byte' if f'{width:.3g}' == '1' else 'bytes'}"
+    whose = "" if experts is None else " of an expert"
+    return (
+        f"For one token a weight is read and used for one multiplication and one addition: 2 FLOPs for {size} ({fmt.name}{whose}), "
+        f"{significant(2 / width)} per byte."
+    )
+
+
+def _shared(streams: int, matrices: float, experts: Experts | None) -> str:
+    who = f"{plural(streams, 'stream')} that share a step share the reading of the weights"
+    if streams == 1:
+        who = "A stream that is alone shares the reading of the weights with nobody"
+    if experts is None:
+        return f"{who}, so the matrices reach {significant(matrices)}."
+    return (
+        f"{who}, but of the {count(experts.all)} experts of a layer a token chooses {count(experts.per_token)}: the step reads "
+        f"{significant(experts.touched)} of them, each for {significant(experts.rows)} {'token' if experts.rows == 1 else 'tokens'}, so "
+        f"the matrices reach {significant(matrices)}."
+    )
+
+
+def _prompt(scene: Scene, reached: float, ridge: float) -> str:
+    """Return what a prompt reaches, and what its kernels wait for, in the words of a decode step."""
+    kernels = scene.prefill(scene.context)
+    bound = bound_of(kernels)
+    part = share(waited(kernels)[bound] / time_of(kernels))
+    beyond = reached > ridge
+    but = ": " if beyond == (bound == "compute") else ", and yet "
+    why = ""
+    if beyond and bound == "memory":
+        some = (
+            "experts, and what passes from kernel to kernel, go"
+            if scene.parameters.experts
+            else "what passes from kernel to kernel goes"
+        )
+        why = f": {some} through it"
+    return (
+        f"A prompt of {plural(scene.context, 'token')}, all in one step, reaches {significant(reached)}, "
+        f"{'more' if beyond else 'less'} than F/W{but}its kernels wait for {WAITING[bound]} most ({part} of the time){why}."
+    )
+
+
+def _slower(scene: Scene, experts: Experts | None) -> str:
+    """Return why kernels wait longer than their bytes and FLOPs need."""
+    if scene.fitted is None:
+        return "At datasheet rates every kernel takes as long as the longer of the two, and nothing else takes time."
+    said = (
+        "Kernels do not reach the datasheet's rates, so that they wait longer than their bytes or FLOPs need at these; about half of "
+        "what waits for a rate is the most that twice that rate saves."
+    )
+    if experts is None or not any(expert.grouped for expert in scene.parameters.experts):
+        return said
+    routed = of(scene.decode(scene.streams, scene.context), ("experts",))
+    multiplying, reading = (sum(getattr(item, name) for item in routed) for name in ("compute_s", "memory_s"))
+    exact = sum(item.compute_s for item in of(scene.decode(scene.streams, scene.context, floor=True), ("experts",)))
+    return (
+        f"{said} Experts are multiplied in whole tiles of rows, of which {significant(experts.rows)} per expert are tokens and the "
+        f"others padding: {seconds(multiplying)} where their FLOPs need {seconds(exact)} at peak, beside {seconds(reading)} of reading. "
+        "The longer of the two is waited for; shorten one, and the other remains."
+    )
+
+
+def _crossing(scene: Scene, ridge: float, experts: Experts | None) -> str:
+    width = float(scene.deployment.format_bytes[main_format(scene.architecture)])
+    if experts is None:
+        return f"they meet F/W at B = F/W·b_w/2 = {count(ridge * width / 2)} by weights alone; their inputs and outputs are moved as well"
+    alone = ridge * width / 2 * experts.all / experts.per_token / scene.deployment.replicas
+    return (
+        f"experts: 2·B·k/(E·(1 − (1 − k/E)^B)·b_w), which meets F/W at B ≈ F/W·b_w/2·E/k = {count(alone)} by weights alone; "
+        "inputs and outputs are moved as well, and other matrices meet it earlier"
     )
 
 

@@ -1,13 +1,13 @@
-"""Misunderstandings 1 to 3: long contexts, large batches, and what is expensive."""
+"""Misunderstandings 1 and 2: long contexts and large batches."""
 
 from __future__ import annotations
 
-from costmodel.checks import MAX_TOKENS
 from costmodel.explaining import ruler
 from costmodel.explaining.documents import Cell, Topic
-from costmodel.explaining.scene import MATRICES, MOST_STREAMS, Scene, flops_of, lengths, of, time_of
+from costmodel.explaining.layers import dense, experts_of
+from costmodel.explaining.scene import MOST_STREAMS, Scene, flops_of, lengths, of, time_of
 from costmodel.explaining.tables import number, table
-from costmodel.explaining.words import count, plural, seconds, share, size, times
+from costmodel.explaining.words import count, plural, seconds, share, significant, size, times
 from costmodel.solving import largest
 
 LONG = 131_072
@@ -158,7 +158,10 @@ def batch_size(scene: Scene) -> Topic:
         )
     mixing = ("attention", "states")  # what a sequence has of its own: K and V, and states
     own = time_of(of(scene.decode(scene.streams, context), mixing)) / scene.streams
-    shared = one - time_of(of(scene.decode(1, context), mixing))
+    own_memory = "KV cache and states" if scene.parameters.states else "KV cache"
+    alone, experts = scene.decode(1, context), experts_of(scene, scene.streams)
+    shared = one - time_of(of(alone, (*mixing, "experts")))
+    routed = [time_of(of(step, ["experts"])) for step in (alone, scene.decode(scene.streams, context))]
     now = time_of(scene.decode(scene.streams, context))
     full, half = time_of(scene.decode(limit, context)), max(limit // 2, 1)
     before = time_of(scene.decode(half, context))
@@ -183,9 +186,17 @@ def batch_size(scene: Scene) -> Topic:
         finding=f"A batch ends where memory does, here at {plural(most, 'sequence')}, and slows everyone: "
         f"{seconds(one)} alone, {seconds(full)} at the end",
         reason=(
-            "A decode step reads all weights once, for everybody in the batch: that part is shared, and a larger batch makes each token "
-            f"cheaper (weights and all that does not grow with contexts: {seconds(shared)}).",
-            f"But each sequence brings its own KV cache, which nobody shares: {seconds(own)} more per step and sequence at "
+            f"A decode step reads all weights{' but the experts' if experts else ''} once, for everybody in the batch: that part is "
+            "shared, and a larger batch makes each token cheaper (weights and all that does not grow with "
+            f"contexts{', without experts' if experts else ''}: {seconds(shared)})."
+            + (
+                f" Of the {count(experts.all)} routed experts of a layer it reads those that some token chose: {count(experts.per_token)} "
+                f"for one stream ({seconds(routed[0])} in all layers), {significant(experts.touched)} for {count(scene.streams)} "
+                f"({seconds(routed[1])}); this part grows until all are read."
+                if experts
+                else ""
+            ),
+            f"But each sequence brings its own {own_memory}, which nobody shares: {seconds(own)} more per step and sequence at "
             f"{count(context)} tokens. The step grows with the batch, tokens/s approach one per {seconds(own)}, and the cache fills up.",
         ),
         numbers={
@@ -193,6 +204,7 @@ def batch_size(scene: Scene) -> Topic:
             "tpot_s": now,
             "tokens_per_s": scene.streams / now,
             "shared_s": shared,
+            **({"experts_one_s": routed[0], "experts_s": routed[1]} if experts else {}),
             "own_s": own,
             "most_streams_in_kv_cache": most,
             "tpot_at_most_s": full if most else None,
@@ -204,8 +216,16 @@ def batch_size(scene: Scene) -> Topic:
             "tpot_one_s": "TPOT of one stream",
             "tpot_s": f"TPOT of {plural(scene.streams, 'stream')}",
             "tokens_per_s": "their tokens per second, together",
-            "shared_s": "part of a step that all share (one stream, attention left out)",
-            "own_s": "part that each sequence adds: its own KV cache",
+            "shared_s": f"part of a step that all share (one stream, attention{' and experts' if experts else ''} left out)",
+            **(
+                {
+                    "experts_one_s": "experts that one stream chooses",
+                    "experts_s": f"experts that {plural(scene.streams, 'stream')} choose",
+                }
+                if experts
+                else {}
+            ),
+            "own_s": "part that each sequence adds: its own " + own_memory,
             "most_streams_in_kv_cache": "most sequences in the KV cache",
             "tpot_at_most_s": "TPOT there",
             "at_most_tokens_per_s": "tokens per second there",
@@ -228,7 +248,20 @@ def batch_size(scene: Scene) -> Topic:
             ),
         ),
         formulas=(
-            "TPOT(B) = T_decode(B) ≈ t_shared + B·t_own; tokens/s = B/TPOT → 1/t_own; t_own = n·KV bytes per token/W",
+            f"TPOT(B) = T_decode(B) ≈ t_shared{' + t_experts(B)' if experts else ''} + B·t_own; tokens/s = B/TPOT → 1/t_own; t_own = "
+            + (
+                "n·KV bytes per token/W"
+                if dense(scene)
+                else "Σ layers (what they look at)·KV bytes per token and layer/W"
+            )
+            + (" + states/W" if scene.parameters.states else ""),
+            *(
+                [
+                    "t_experts(B) ∝ E·(1 − (1 − k/E)^B), the experts that B tokens touch; it waits for padded tiles where they have few"
+                ]
+                if experts
+                else []
+            ),
             "largest B: B·⌈(n + 1)/block⌉ ≤ KV blocks, of what weights and activations leave (costmodel plan batch)",
         ),
         sources=(
@@ -236,134 +269,3 @@ def batch_size(scene: Scene) -> Topic:
             "Kwon et al., Efficient Memory Management for LLM Serving with PagedAttention, SOSP 2023, arXiv:2309.06180",
         ),
     )
-
-
-def quadratic(scene: Scene) -> Topic:
-    """3. GPU time of a request: the prompt's matrices (∝ n) and attention (∝ n²), and its share of each decode step."""
-    window = scene.architecture.max_positions or LONG
-    rows = [parts(scene, tokens) for tokens in lengths(SHORT, max(window, scene.context), scene.context)]
-    here = parts(scene, scene.context)
-    whole = sum(number(here[key]) for key in PARTS)
-    square, answer = number(here["prompt_attention_s"]), sum(number(here[key]) for key in PARTS if "answer" in key)
-    overtakes, in_flops = overtaking(scene), overtaking(scene, flops=True)
-    kv, weights = number(here["answer_kv_s"]), number(here["answer_weights_s"])
-    asked = (
-        f"n² overtakes the matrices of the prompt only from {count(overtakes)} tokens on"
-        + ("" if overtakes <= window else f", more than the {count(window)} that the model takes")
-        if overtakes
-        else "attention never overtakes the matrices of the prompt: its layers have windows"
-    )
-    right = square > 0.5 * whole
-    first = "Here it is" if right else "Not here"
-    return Topic(
-        number=3,
-        name="quadratic",
-        claim="It is expensive mainly because attention is O(n²).",
-        verdict=f"{first}: of the GPU time of a request ({count(scene.context)} tokens, {count(scene.output)} of answer, "
-        f"{plural(int(number(here['streams'])), 'stream')} together) the n² of the prompt is {share(square / whole)}; the answer is "
-        f"{share(answer / whole)}, which goes into reading weights ({share(weights / whole)}) and the KV cache ({share(kv / whole)}) "
-        f"from memory. In the prompt, {asked}.",
-        finding=f"At {count(scene.context)} tokens the n² of attention is {share(square / whole)} of a request's GPU time, "
-        f"the answer {share(answer / whole)}",
-        reason=(
-            "The n² is in the prompt only, where every token looks at all before it; it is computed once, on arithmetic units that are "
-            "fast. Beside it every token passes all weights of the model, which is linear in n and much more until n is very large.",
-            "The answer comes one token per step, and each step reads the weights and every KV cache from memory again: bandwidth, "
-            f"not arithmetic. Each of {count(scene.output)} tokens of the answer costs {seconds(answer / scene.output)} of GPU time "
-            f"(its share of the step); each token of the prompt {seconds((whole - answer) / scene.context)}.",
-        ),
-        numbers={
-            "request_gpu_s": whole,
-            "streams": here["streams"],
-            **{key: here[key] for key in PARTS},
-            "quadratic_share": square / whole,
-            "answer_share": answer / whole,
-            "answer_kv_share": kv / whole,
-            "overtakes_tokens": overtakes,
-            "overtakes_in_flops_tokens": in_flops,
-            "window_tokens": window,
-        },
-        labels={
-            "request_gpu_s": "GPU time of a request",
-            "streams": "streams that decode together: as asked for, or as many as fit",
-            **PARTS,
-            "quadratic_share": "share of the prompt's attention, the n²",
-            "answer_share": "share of the answer",
-            "answer_kv_share": "share of reading the KV cache for the answer",
-            "overtakes_tokens": "prompt from which attention takes longer than the matrices",
-            "overtakes_in_flops_tokens": "the same in FLOPs",
-            "window_tokens": "window of the model",
-        },
-        tables=(
-            table(
-                "requests",
-                f"GPU time of a request by length of its prompt ({count(scene.output)} tokens of answer)",
-                {"prompt_tokens": "prompt", "streams": "batch", **SHORT_PARTS, "quadratic_share": "n² share"},
-                rows,
-            ),
-        ),
-        formulas=(
-            "prompt = Σ matrices 2·P_lin·n/F + 4·h·d_h·L·n(n + 1)/2/F; equal in FLOPs at n ≈ P_lin/(h·d_h·L) without windows",
-            "answer = output·T_decode(B, n + output/2)/B: a request's share of each step; B as asked for, or as many as fit",
-        ),
-        sources=(
-            "Kaplan et al., Scaling Laws for Neural Language Models, 2020, arXiv:2001.08361 (section 2.1: 2·P per token, and attention)",
-            "Pope et al., Efficiently Scaling Transformer Inference, MLSys 2023, arXiv:2211.05102",
-        ),
-    )
-
-
-PARTS = {
-    "prompt_matrices_s": "prompt: matrices, ∝ n",
-    "prompt_attention_s": "prompt: attention, ∝ n²",
-    "prompt_rest_s": "prompt: the rest",
-    "answer_weights_s": "answer: reading weights",
-    "answer_kv_s": "answer: reading the KV cache",
-    "answer_rest_s": "answer: the rest",
-}
-SHORT_PARTS = {
-    "prompt_matrices_s": "matrices",
-    "prompt_attention_s": "n²",
-    "prompt_rest_s": "rest",
-    "answer_weights_s": "answer: weights",
-    "answer_kv_s": "answer: KV",
-    "answer_rest_s": "rest of it",
-}
-
-
-def parts(scene: Scene, prompt: int) -> dict[str, Cell]:
-    """Return the GPU time of one request by what it goes into [s].
-
-    Its answer is one of ``scene.streams`` that decode together, or of as many as the KV cache holds at that length, if fewer.
-    """
-    alone = scene.prefill(prompt)
-    streams = min(scene.streams, scene.most_streams(prompt + scene.output) or scene.streams)
-    step = scene.decode(streams, prompt + scene.output / 2)
-    steps = scene.output / streams
-    found = {
-        "prompt_matrices_s": time_of(of(alone, MATRICES)),
-        "prompt_attention_s": time_of(of(alone, ["attention"])),
-        "answer_weights_s": steps * time_of(of(step, MATRICES)),
-        "answer_kv_s": steps * time_of(of(step, ["attention"])),
-    }
-    found["prompt_rest_s"] = time_of(alone) - found["prompt_matrices_s"] - found["prompt_attention_s"]
-    found["answer_rest_s"] = steps * time_of(step) - found["answer_weights_s"] - found["answer_kv_s"]
-    whole = sum(found.values())
-    return {
-        "prompt_tokens": prompt,
-        "streams": streams,
-        **found,
-        "quadratic_share": found["prompt_attention_s"] / whole,
-    }
-
-
-def overtaking(scene: Scene, flops: bool = False) -> int | None:
-    """Return the shortest prompt whose attention takes longer (or has more FLOPs) than its layers' matrices; None if there is none."""
-
-    def behind(tokens: int) -> float:
-        operators = scene.prefill(tokens, floor=flops)
-        measure = flops_of if flops else time_of
-        return measure(of(operators, ["attention"])) - measure(of(operators, ("linear", "experts")))
-
-    found = largest(behind, 0.0, SHORT, MAX_TOKENS)
-    return None if found == MAX_TOKENS else SHORT if found is None else found + 1

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from costmodel.architecture.linears import kv_heads_per_gpu, query_heads_per_gpu
 from costmodel.architecture.types import Attention
 from costmodel.equations.work import LocalChunks, attended_pairs, widest
 from costmodel.explaining.documents import Cell, Topic
-from costmodel.explaining.scene import Scene, flops_of, lengths, of, time_of
+from costmodel.explaining.layers import dense, pairs_formula, scores_said, sights
+from costmodel.explaining.scene import Scene, flops_of, lengths, no_indexer, of, time_of
 from costmodel.explaining.tables import number, table
 from costmodel.explaining.words import at_most, count, flop, seconds, size, times
 
@@ -52,7 +54,7 @@ def tiled_bytes(scene: Scene, tokens: int, again: bool = False) -> float:
         if again:
             starts = range(0, tokens, TILE)
             seen = sum(min(start + TILE, tokens) - _first(attention, start) for start in starts)
-            reads = seen * heads * widths
+            reads = seen * (kv_heads if attention.top_k else heads) * widths
         total += layers * (tokens * heads * widths + reads) * scene.deployment.activation_bytes
     return total
 
@@ -66,13 +68,23 @@ def _first(attention: Attention, start: int) -> int:
 
 
 def _layers(scene: Scene) -> list[tuple[Attention, float, float, float]]:
-    """Return (attention, layers, query heads, KV heads) of the layers with softmax attention, on one GPU; MLA prefills as MHA."""
+    """Return (attention, layers, query heads, KV heads) of the layers with softmax attention, on one GPU.
+
+    MLA prefills as MHA, with K and V of every head; where an indexer chooses the keys, on the latent itself, which all heads share: keys
+    of kv_lora_rank + rope, whose first part are the values.
+    """
     tp, found = scene.deployment.tp, []
     for kind, layers in zip(scene.architecture.kinds, scene.deployment.layer_counts, strict=True):
         if kind.attention.kind in ("gqa", "mla"):
             heads = query_heads_per_gpu(kind.attention, tp)
             kv = heads if kind.attention.kind == "mla" else kv_heads_per_gpu(kind.attention, tp)
-            found.append((kind.attention, float(layers), float(heads), float(kv)))
+            attention, rank, rope = kind.attention, kind.attention.kv_lora_rank, kind.attention.rope_head_dim
+            if attention.kind == "mla" and attention.top_k:
+                attention, kv = (
+                    replace(attention, head_dim=rank + rope, value_head_dim=rank),
+                    (rank + rope) / (2 * rank + rope),
+                )
+            found.append((attention, float(layers), float(heads), float(kv)))
     return found
 
 
@@ -137,10 +149,19 @@ def demonstration(tokens: int = DEMO_TOKENS, tile: int = DEMO_TILE, width: int =
     }
 
 
+def _waits(before: float, after: float, computing: float) -> str:
+    """Return what attention waits for before and after, by the times of moving both ways and of multiplying [s]."""
+    if computing >= before:
+        return f"; multiplying takes {seconds(computing)} and is what it waits for both ways"
+    if computing >= after:
+        return f", so that multiplying is what it waits for ({seconds(computing)})"
+    return f"; multiplying takes {seconds(computing)} only, so that it waits for moving both ways, but not as long"
+
+
 def flash_attention(scene: Scene) -> Topic:
     """7. FLOPs and bytes of a prompt's attention with all scores in memory and in tiles; and both computed, to compare."""
     tokens, hardware = scene.context, scene.deployment.hardware
-    exact = of(scene.prefill(tokens, floor=True), ["attention"])
+    exact = no_indexer(of(scene.prefill(tokens, floor=True), ["attention"]))
     flops, computing = flops_of(exact), sum(item.compute_s for item in exact)
     demo = demonstration()
     apart, tiles, plain = (
@@ -149,7 +170,7 @@ def flash_attention(scene: Scene) -> Topic:
     rows: list[dict[str, Cell]] = []
     window = scene.architecture.max_positions or tokens
     for length in lengths(512, max(min(window, 131_072), tokens), tokens):
-        kernel = of(scene.prefill(length, floor=True), ["attention"])
+        kernel = no_indexer(of(scene.prefill(length, floor=True), ["attention"]))
         naive, tiled, again = naive_bytes(scene, length), tiled_bytes(scene, length), tiled_bytes(scene, length, True)
         rows.append(
             {
@@ -166,7 +187,6 @@ def flash_attention(scene: Scene) -> Topic:
     naive, tiled = naive_bytes(scene, tokens), tiled_bytes(scene, tokens)
     again = tiled_bytes(scene, tokens, True)
     layers = _layers(scene)
-    pairs = max((attended_pairs(tokens, 0, attention.reach) for attention, *_ in layers), default=0.0)
     one_layer = max(
         (
             heads * attended_pairs(tokens, 0, attention.reach) * scene.deployment.activation_bytes
@@ -175,14 +195,20 @@ def flash_attention(scene: Scene) -> Topic:
         default=0.0,
     )
     slower = naive / hardware.bandwidth
+    scores = scores_said(scene, tokens)
+    most = "up to " if scores.startswith("per head") else ""
+    chosen = ""
+    if any(sight.what == "chosen" for sight in sights(scene)):
+        chosen = " (The indexer, which chooses the keys, is left out: it has no softmax and no values.)"
     return Topic(
         number=7,
         name="flash-attention",
         claim="FlashAttention is an approximation.",
         verdict=f"No, it is exact: the same {flop(flops)}, in another order, that move fewer bytes. For a prompt of {count(tokens)} "
         f"tokens, attention that writes its scores to memory moves {size(naive)} ({seconds(slower)} at full bandwidth); in tiles "
-        f"{size(tiled)} ({seconds(tiled / hardware.bandwidth)}), {times(naive / tiled)} less, so that multiplying is what it waits for "
-        f"({seconds(computing)}). Computed both ways just now: the results differ by at most {apart} in 64 "
+        f"{size(tiled)} ({seconds(tiled / hardware.bandwidth)}), {times(naive / tiled)} "
+        f"less{_waits(slower, tiled / hardware.bandwidth, computing)}. "
+        f"Computed both ways just now: the results differ by at most {apart} in 64 "
         "bits, which is rounding.",
         finding=f"FlashAttention: the same {flop(flops)}, {times(naive / tiled)} fewer bytes, and results equal to rounding "
         f"(within {apart})",
@@ -190,9 +216,9 @@ def flash_attention(scene: Scene) -> Topic:
             "A softmax needs the largest score and the sum over all keys. Tiles of keys are taken one after another; whenever a larger "
             "score comes, what was summed so far is multiplied by e^(old − new largest). That is an identity, not an estimate, so the "
             "result is the same but for the order in which numbers are rounded.",
-            f"What changes is where scores live: {count(pairs)} per head and layer stay on the chip, a tile at a time, and need no memory "
-            f"({size(one_layer)} per layer otherwise). In 32 bits the tiled result is off by at most {tiles} and the "
-            f"plain one by at most {plain}: neither is better.",
+            f"What changes is where scores live: {scores} stay on the chip, a tile at a time, and need no memory ({most}{size(one_layer)} "
+            f"per layer otherwise).{chosen} In 32 bits the tiled result is off by at most {tiles} and the plain one by at most {plain}: "
+            "neither is better.",
         ),
         numbers={
             "prompt_tokens": tokens,
@@ -205,7 +231,7 @@ def flash_attention(scene: Scene) -> Topic:
             "tiled_again_bytes": again,
             "bytes_ratio": naive / tiled if tiled else None,
             "scores_of_a_layer_bytes": one_layer,
-            "attention_s": time_of(of(scene.prefill(tokens), ["attention"])),
+            "attention_s": time_of(no_indexer(of(scene.prefill(tokens), ["attention"]))),
             **demo,
         },
         labels={
@@ -250,7 +276,11 @@ def flash_attention(scene: Scene) -> Topic:
             ),
         ),
         formulas=(
-            "with scores: n·(h + h_kv)·2·d_h·b + 4·h·n(n + 1)/2·b per layer; in tiles without the n²; FLOPs 4·h·d_h·n(n + 1)/2 both ways",
+            "with scores: n·(h + h_kv)·2·d_h·b + 4·h·n(n + 1)/2·b per layer; in tiles without the n²; FLOPs 4·h·d_h·n(n + 1)/2 both ways"
+            if dense(scene)
+            else "with scores: n·(h + h_kv)·2·d_h·b + 4·h·A(n)·b per layer; in tiles without A(n); FLOPs 4·h·d_h·A(n) "
+            + ("(on the latent 2·h·(2·kv_lora_rank + rope)·A(n)) both ways; " if chosen else "both ways; ")
+            + pairs_formula(scene).partition(";")[0],
             "online softmax: m' = max(m, s), l' = l·e^(m − m') + Σ e^(s − m'), o' = o·e^(m − m') + Σ e^(s − m')·v; result o/l",
         ),
         sources=(

@@ -153,6 +153,11 @@ def of(operators: Operators, groups: Iterable[str]) -> Operators:
     return [item for item in operators if _group_of(item) in chosen]
 
 
+def no_indexer(operators: Operators) -> Operators:
+    """Return operators without those of an indexer, which chooses what attention looks at and is none itself."""
+    return [item for item in operators if not item.name.partition("_")[2].startswith("indexer")]
+
+
 def _group_of(item: OperatorTime[float]) -> str:
     kind = item.name.partition("_")[2].partition(".")[0]
     return "states" if kind in STATES else item.group

@@ -9,7 +9,8 @@ from costmodel.certainty import arrival_overheads
 from costmodel.equations.step import step_operators
 from costmodel.equations.work import Chunk, Decodes, attended_pairs, chunk_kv, make_work
 from costmodel.explaining.documents import ServerStep, Stage
-from costmodel.explaining.scene import Operators, Scene, flops_of, time_of
+from costmodel.explaining.scene import Scene, flops_of, time_of
+from costmodel.explaining.waiting import bound_of
 from costmodel.explaining.words import count, plural, seconds, significant, size
 from costmodel.simulation.settings import Settings
 
@@ -110,14 +111,6 @@ def way_to_engine(scene: Scene, way: float) -> str:
     elif more < -NEGLIGIBLE:
         parts = "all of it passes while the text is tokenised"
     return f"{seconds(way)} on its way through the server's processes ({parts}; fitted to served requests, {scene.fitted.name})"
-
-
-def bound_of(operators: Operators) -> str:
-    """Return what a step waits for most of its time."""
-    waited: dict[str, float] = {}
-    for item in operators:
-        waited[item.bound] = waited.get(item.bound, 0.0) + item.seconds
-    return max(waited, key=lambda name: waited[name])
 
 
 def stages_of(

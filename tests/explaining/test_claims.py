@@ -13,11 +13,12 @@ from costmodel.architecture.counts import kv_bytes_per_token
 from costmodel.explaining import ruler
 from costmodel.explaining.asking import TOPICS
 from costmodel.explaining.bandwidth import intensity
-from costmodel.explaining.caching import cache_rows, projection_flops, state_rows, with_kv_heads
-from costmodel.explaining.costs import overtaking, parts
+from costmodel.explaining.caching import cache_rows, state_rows
 from costmodel.explaining.documents import Topic
+from costmodel.explaining.heads import projection_flops, with_kv_heads
 from costmodel.explaining.prefixes import found_tokens, served
 from costmodel.explaining.scene import MATRICES, Scene, bytes_of, flops_of, make_scene, of, time_of
+from costmodel.explaining.squares import overtaking, parts
 from costmodel.memory.blocks import stage_kv_bytes
 
 MODELS = ["Llama-3.1-8B", "Llama-3.1-70B", "Qwen3-4B", "gpt-oss-120b", "Mixtral-8x7B", "gemma-3-12b-it"]

@@ -1,0 +1,292 @@
+"""What explanations say of models of every kind: dense, experts, windows, recurrent, latent with an indexer, ungrouped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import costmodel
+from costmodel.explaining.documents import Topic
+from costmodel.explaining.layers import dense, experts_of, looking, scores_said, sights
+from costmodel.explaining.scene import Scene, flops_of, make_scene, no_indexer, of, time_of
+from costmodel.explaining.waiting import bound_of, waited
+
+PLACED: dict[str, dict[str, Any]] = {
+    "Llama-3.1-8B": {},
+    "gpt-oss-20b": {},
+    "Qwen3-Next-80B-A3B-Instruct": {"gpu": "h200", "tp": 2},
+    "DeepSeek-V3.2": {"gpu": "h200", "tp": 8},
+    "gemma-3-27b-it": {"gpu": "a100"},
+    "Llama-2-7B": {},
+    "Mixtral-8x7B": {"tp": 2},
+}
+
+
+def topic(name: str, model: str, **options: Any) -> Topic:
+    [found] = costmodel.explain(name, model=model, **{**PLACED[model], **options}).topics
+    return found
+
+
+def scene_of(model: str, **options: Any) -> Scene:
+    return make_scene(model, **{**PLACED[model], **options})
+
+
+# what layers look at, and which experts -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "found", "said"),
+    [
+        ("Llama-3.1-8B", [(32, "all", 0)], "every token looks at all before it"),
+        ("gemma-3-27b-it", [(10, "all", 0), (52, "window", 1024)], "in 10 at all before it and in 52 at the last 1,024 only"),
+        ("gpt-oss-20b", [(12, "all", 0), (12, "window", 128)], "in 12 at the last 128 only"),
+        ("Qwen3-Next-80B-A3B-Instruct", [(12, "all", 0), (36, "state", 0)], "in 36 at a state of fixed size"),
+        ("DeepSeek-V3.2", [(61, "chosen", 2048)], "the 2,048 that an indexer chooses"),
+    ],
+)  # fmt: skip
+def test_what_a_token_looks_at_is_said_by_layers(model: str, found: list[tuple[int, str, int]], said: str) -> None:
+    scene = scene_of(model)
+    assert sights(scene) == found
+    assert said in looking(scene)
+    assert dense(scene) is (model == "Llama-3.1-8B")
+
+
+def test_experts_that_a_step_touches_by_hand() -> None:
+    assert experts_of(scene_of("Llama-3.1-8B"), 32) is None
+    experts = experts_of(scene_of("DeepSeek-V3.2"), 32)
+    assert experts is not None
+    assert experts[:2] == (256, 8)
+    assert experts.touched == pytest.approx(256 * (1 - (248 / 256) ** 32))
+    assert experts.rows == pytest.approx(32 * 8 / experts.touched)
+    alone = experts_of(scene_of("Mixtral-8x7B"), 1)
+    assert alone is not None
+    assert (alone.touched, alone.rows) == pytest.approx((2, 1))
+
+
+# 4 --- what decode waits for ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", PLACED)
+def test_what_kernels_wait_for_adds_up_and_bounds_what_a_faster_gpu_saves(model: str) -> None:
+    numbers: dict[str, Any] = dict(topic("decode-bound", model).numbers)
+    waits = {key: value for key, value in numbers.items() if key.startswith("waits_for_")}
+    assert sum(waits.values()) == pytest.approx(1)
+    assert all(value >= 0 for value in waits.values())
+    by_bandwidth, by_compute = (numbers[f"saved_by_twice_the_{rate}_share"] for rate in ("bandwidth", "compute"))
+    assert by_bandwidth <= waits["waits_for_memory_share"] / 2 + 0.03
+    assert by_compute <= waits["waits_for_compute_share"] / 2 + 0.03
+    assert by_bandwidth + by_compute <= numbers["saved_by_twice_both_share"] + 0.01 <= 0.51
+
+
+@pytest.mark.parametrize("model", PLACED)
+def test_what_a_step_waits_for_is_one_thing_in_both_commands(model: str) -> None:
+    scene = scene_of(model, context=500)
+    decoding = scene.decode(32, 500)
+    assert sum(waited(decoding).values()) == pytest.approx(time_of(decoding))
+    way = costmodel.explain_request(500, 4, model=model, context=500, streams=31, **PLACED[model])
+    [stage] = [stage for stage in way.stages if stage.name == "decode"]
+    assert stage.bound == bound_of(decoding)
+    verdict = topic("decode-bound", model, context=500).verdict
+    begins = {"memory": "No, it ", "compute": "Here ", "latency": "Mostly neither"}
+    assert verdict.startswith(begins[stage.bound])
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "begins"),
+    [
+        ("Llama-3.1-8B", {}, "No, it lacks bandwidth."),
+        ("Llama-3.1-8B", {"streams": 2000, "context": 1}, "Here compute does bind, the batch is so large."),
+        ("gpt-oss-20b", {}, "Here its kernels do wait for the multipliers, but mostly for padding."),
+        ("DeepSeek-V3.2", {}, "No, it waits for memory first, but not for memory alone."),
+        ("Qwen3-Next-80B-A3B-Instruct", {"calibration": "none"}, "No, it lacks bandwidth."),
+    ],
+)
+def test_the_verdict_is_that_of_the_numbers(model: str, options: dict[str, Any], begins: str) -> None:
+    assert topic("decode-bound", model, **options).verdict.startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("Llama-3.1-8B", "2 FLOPs for 2 bytes (bf16), 1.00 per byte"),
+        ("DeepSeek-V3.2", "2 FLOPs for 1 byte (fp8 of an expert), 2.00 per byte"),
+        ("DeepSeek-V3.2", "of the 256 experts of a layer a token chooses 8: the step reads 163 of them, each for 1.57 tokens"),
+        ("DeepSeek-V3.2", "reaches 682, more than F/W, and yet its kernels wait for memory most"),
+        ("gpt-oss-20b", "4.06 per expert are tokens and the others padding"),
+        ("Llama-3.1-8B", "reaches 2,480, more than F/W: its kernels wait for the multipliers most"),
+    ],
+)  # fmt: skip
+def test_the_reason_knows_the_weights(model: str, words: str) -> None:
+    found = topic("decode-bound", model)
+    assert words in " ".join(found.reason)
+    assert ("padding" in " ".join(found.reason)) is (model != "Llama-3.1-8B")
+
+
+def test_where_matrices_lack_compute_by_weights_alone() -> None:
+    dense_model, experts = topic("decode-bound", "Llama-3.1-8B"), topic("decode-bound", "gpt-oss-20b")
+    assert "B = F/W·b_w/2 = 295 by weights alone" in " ".join(dense_model.formulas)
+    assert 295 < dense_model.numbers["matrices_compute_bound_from_streams"] < 1.15 * 295  # type: ignore[operator]
+    assert f"= {989e12 / 3.35e12 * 0.53125 / 2 * 8:,.0f} by weights alone" in " ".join(experts.formulas)
+
+
+# 2 --- a step of several streams reads more experts -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", PLACED)
+def test_the_formula_of_a_batch_gives_its_step(model: str) -> None:
+    found = topic("batch-size", model)
+    numbers: dict[str, Any] = dict(found.numbers)
+    by_formula = numbers["shared_s"] + numbers.get("experts_s", 0.0) + 32 * numbers["own_s"]
+    assert by_formula == pytest.approx(numbers["tpot_s"], rel=0.06)
+    routed = experts_of(scene_of(model), 32) is not None
+    assert ("t_experts(B)" in " ".join(found.formulas)) is routed
+    assert ("all weights but the experts" in found.reason[0]) is routed
+    assert ("n·KV bytes per token/W" in found.formulas[0]) is dense(scene_of(model))
+    if routed:
+        assert numbers["experts_one_s"] < numbers["experts_s"]
+
+
+# 3 --- where the square is --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "label", "formula"),
+    [
+        ("Llama-3.1-8B", "prompt: attention, ∝ n²", "4·h·d_h·L·n(n + 1)/2/F"),
+        ("Mixtral-8x7B", "prompt: attention, ∝ n²", "4·h·d_h·L·n(n + 1)/2/F"),
+        ("gemma-3-27b-it", "prompt: attention, ∝ n² in 10 of 62 layers, ∝ n in others", "n·w − w(w − 1)/2 in a window of w < n"),
+        ("Qwen3-Next-80B-A3B-Instruct", "prompt: attention, ∝ n² in 12 of 48 layers", "0 in recurrent layers"),
+        ("DeepSeek-V3.2", "prompt: attention, ∝ n², small, in the indexer, and ∝ n", "the indexer 2·h_i·d_i·n(n + 1)/2"),
+    ],
+)  # fmt: skip
+def test_the_square_is_where_layers_look_at_all(model: str, label: str, formula: str) -> None:
+    found = topic("quadratic", model)
+    assert found.labels["prompt_attention_s"] == label
+    assert formula in found.formulas[0]
+    assert looking(scene_of(model)) in found.reason[0]
+    whole = "all before it." in found.reason[0] and dense(scene_of(model))
+    assert ("the n² of the prompt" in found.verdict) is whole
+    assert ("all weights of the model" in found.reason[0]) is (experts_of(scene_of(model), 1) is None)
+
+
+def test_a_prompt_beyond_the_crossing_is_told_so() -> None:
+    short, long = topic("quadratic", "Llama-3.1-8B"), topic("quadratic", "Llama-3.1-8B", context=131_072)
+    assert short.verdict.startswith("Not here:")
+    assert "n² overtakes the matrices only from 44,642 tokens on" in short.verdict
+    assert "much more until n is very large" in short.reason[0]
+    assert long.verdict.startswith("Here it is:")
+    assert "n² has overtaken the matrices, which it does from 44,642 tokens on" in long.verdict
+    assert "only" not in long.verdict
+    assert "less from 44,642 tokens on, as here" in long.reason[0]
+
+
+def test_the_two_crossings_are_explained_by_the_rates_there() -> None:
+    scene, found = scene_of("Llama-3.1-8B"), topic("quadratic", "Llama-3.1-8B")
+    assert "In FLOPs they are equal at 53,248 tokens, in time at 44,642" in found.reason[0]
+    kernels, exact = scene.prefill(44_642), scene.prefill(44_642, floor=True)
+    rates = [flops_of(of(exact, [name])) / time_of(of(kernels, [name])) / 1e12 for name in ("attention", "linear")]
+    assert f"do {rates[0]:.0f} TFLOP/s and those of the matrices {rates[1]:.0f}" in found.reason[0]
+    assert "In FLOPs" not in topic("quadratic", "Llama-3.1-8B", calibration="none").reason[0]
+
+
+# 5 --- what grouped heads save ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        ("Llama-3.1-8B", {}, "makes the cache 4.00 × smaller"),
+        ("Llama-3.1-8B", {}, "(32 streams fit then only)"),
+        ("Llama-3.1-8B", {"streams": 8}, "a decode step of 8 streams takes"),
+        ("Llama-2-7B", {}, "Grouping the query heads would make the cache 8.00 × smaller"),
+        ("gemma-3-27b-it", {}, "(32 streams fit neither way)"),
+        ("DeepSeek-V3.2", {}, "even has 3.40 × the FLOPs, in the prompt and in a decode step (its indexer"),
+        ("Qwen3-Next-80B-A3B-Instruct", {}, "a decode step of 32 streams takes"),
+    ],
+)
+def test_batches_are_compared_that_fit_both_ways(model: str, options: dict[str, Any], words: str) -> None:
+    found = topic("gqa", model, **options)
+    assert words in found.verdict
+    fits, streams = int(found.numbers["mha_most_streams_in_kv_cache"]), options.get("streams", 32)  # type: ignore[arg-type]
+    assert f"a decode step of {min(fits, streams)} streams" in found.verdict
+    assert f"instead of {fits}" in found.verdict
+    for row in found.table("variants").rows:
+        assert row["streams_fit"] is (streams <= row["most_streams_in_kv_cache"])  # type: ignore[operator]
+
+
+def test_why_heads_save_fits_the_heads() -> None:
+    grouped, latent = (" ".join(topic("gqa", model).reason) for model in ("Llama-3.1-8B", "DeepSeek-V3.2"))
+    assert "Grouped heads share keys and values" in grouped
+    assert "Grouped heads" not in latent
+    assert "1,088 elements together instead of 320 (3.40 ×)" in latent  # 2·512 + 64 beside 192 + 128
+    split = " ".join(topic("gqa", "Qwen3-Next-80B-A3B-Instruct").reason)
+    assert "Each of 2 GPUs holds a KV head at least: fewer than 2 heads make the cache of a GPU no smaller" in split
+    assert "GPUs holds" not in grouped
+
+
+def test_the_indexer_is_no_attention() -> None:
+    scene, numbers = scene_of("DeepSeek-V3.2"), topic("gqa", "DeepSeek-V3.2").numbers
+    pairs = 2048 * 2049 / 2 + (8000 - 2048) * 2048
+    assert numbers["model_prefill_attention_flops"] == pytest.approx(2 * 16 * 1088 * 61 * pairs)
+    assert numbers["model_decode_attention_flops"] == pytest.approx(2 * 16 * 1088 * 61 * 2048 * 32)
+    assert numbers["attention_flops_ratio"] == numbers["decode_attention_flops_ratio"] == pytest.approx(3.4)
+    step = scene.decode(32, 8000, floor=True)
+    assert {item.name for item in step} - {item.name for item in no_indexer(step)} == {"decode_indexer"}
+
+
+# 6 --- how long what is cached ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("Llama-3.1-8B", "131 kB per token, 1.05 GB"),
+        ("gemma-3-27b-it", "508 kB per token (81.9 kB of it for all tokens and 426 kB of it for the last 1,024 only), 1.17 GB"),
+        ("gpt-oss-20b", "49.2 kB per token (24.6 kB of it for all tokens and 24.6 kB of it for the last 128 only), 201 MB"),
+        ("DeepSeek-V3.2", "78.3 kB per token, 627 MB"),
+        ("Qwen3-Next-80B-A3B-Instruct", "12.3 kB per token, 140 MB"),
+    ],
+)  # fmt: skip
+def test_a_window_keeps_its_last_tokens_only(model: str, words: str) -> None:
+    found = topic("kv-cache", model)
+    windows = any(what == "window" for _, what, _ in sights(scene_of(model)))
+    assert words in found.verdict
+    assert ("older ones are dropped" in found.reason[0]) is windows
+    assert ("while all of them keep it" in found.labels["kv_bytes_per_token"]) is windows
+
+
+# 7 --- what attention waits for ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        ("Llama-3.1-8B", {}, "less, so that multiplying is what it waits for"),
+        ("Llama-3.1-8B", {"context": 512}, "so that it waits for moving both ways"),
+        ("DeepSeek-V3.2", {}, "is what it waits for both ways"),
+        ("gemma-3-27b-it", {}, "less, so that multiplying is what it waits for"),
+        ("Qwen3-Next-80B-A3B-Instruct", {}, "less, so that multiplying is what it waits for"),
+        ("Llama-2-7B", {}, "less, so that multiplying is what it waits for"),
+    ],
+)
+def test_what_tiles_change_is_said_by_the_times(model: str, options: dict[str, Any], words: str) -> None:
+    found = topic("flash-attention", model, **options)
+    numbers: dict[str, Any] = dict(found.numbers)
+    before, after, computing = (numbers[key] for key in ("naive_moving_s", "tiled_moving_s", "computing_s"))
+    assert after < before
+    assert (computing >= before) is ("both ways" in words and "moving" not in words)
+    assert (computing < after) is ("moving both ways" in words)
+    assert words in found.verdict
+
+
+def test_scores_are_counted_by_layers() -> None:
+    every, window = 8000 * 8001 // 2, 1024 * 1025 // 2 + (8000 - 1024) * 1024
+    assert scores_said(scene_of("Llama-3.1-8B"), 8000) == f"{every:,} per head and layer"
+    windows = topic("flash-attention", "gemma-3-27b-it")
+    assert f"per head {window:,} in each of 52 layers and {every:,} in each of 10 layers" in windows.reason[1]
+    assert "4·h·A(n)·b" in windows.formulas[0]
+    sparse = topic("flash-attention", "DeepSeek-V3.2")
+    assert f"{2048 * 2049 // 2 + (8000 - 2048) * 2048:,} per head and layer" in sparse.reason[1]
+    assert "The indexer, which chooses the keys, is left out" in sparse.reason[1]
+    assert sparse.numbers["attention_flops"] == topic("gqa", "DeepSeek-V3.2").numbers["model_prefill_attention_flops"]
