@@ -21,7 +21,9 @@ LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
 LONGEST = LENGTHS[-1]
 THRESHOLD = 85.6
 """Score of Llama-2-7B at 4k tokens: a length at which a model has at least as much counts as effective."""
-SAME = frozenset("instruct chat it hf bf16 fp8 fp4 nvfp4 mxfp4 int8 int4 awq gptq gguf".split())
+SAME = frozenset(
+    ("instruct", "chat", "it", "hf", "bf16", "fp8", "fp4", "nvfp4", "mxfp4", "int8", "int4", "awq", "gptq", "gguf")
+)
 """What may follow the name of a model that was measured: the same training, or its weights in another format."""
 
 

@@ -125,11 +125,38 @@ def test_a_long_context_costs_more_than_its_length() -> None:
 # 2 --- TPOT and KV memory limit the batch ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("model", "context"), [("Llama-3.1-8B", 8000), ("Llama-3.1-8B", 500), ("gpt-oss-20b", 4000)])
-def test_the_batch_ends_where_the_plan_says(model: str, context: int) -> None:
-    most = topic("batch-size", model=model, context=context).numbers["most_streams_in_kv_cache"]
-    bounds = {item.limit: item.allows for item in costmodel.plan_batch(context, model=model, confirm=False).bounds}
-    assert most == bounds["kv_memory"]
+@pytest.mark.parametrize(
+    ("model", "gpu", "tp", "context"),
+    [
+        ("Llama-3.1-8B", "h100", 1, 8000),
+        ("Llama-3.1-8B", "h100", 1, 500),
+        ("gpt-oss-20b", "h100", 1, 4000),
+        ("gemma-3-27b-it", "a100", 1, 8000),
+        ("DeepSeek-V3.2", "h200", 8, 8000),
+        ("Qwen3-Next-80B-A3B-Instruct", "h200", 2, 8000),
+    ],
+)
+def test_the_batch_ends_where_the_cache_of_a_default_server_does(model: str, gpu: str, tp: int, context: int) -> None:
+    numbers = topic("batch-size", model=model, gpu=gpu, tp=tp, context=context).numbers
+    most = int(numbers["most_streams_in_kv_cache"])  # type: ignore[arg-type]
+    memory = costmodel.plan_memory(model, gpu, tp=tp).memory
+    blocks = memory.kv_blocks - 1  # one is vLLM's own
+    each = make_scene(model, gpu, tp=tp).pool().stream(context)
+    assert most == blocks // each
+    assert numbers["kv_cache_bytes"] == pytest.approx(memory.kv_available_bytes, rel=1e-3)
+
+
+def test_all_that_speak_of_a_cache_speak_of_the_same() -> None:
+    numbers = topic("batch-size").numbers
+    blocks = costmodel.explain_request(100, 5).kv_blocks_of_server
+    assert blocks == costmodel.plan_memory().memory.kv_blocks - 1
+    assert numbers["most_streams_in_kv_cache"] == blocks // 501  # 8,001 tokens in blocks of 16
+    assert numbers["kv_cache_bytes"] == blocks * 16 * 131_072
+    predicted = costmodel.predict(chunk=8192, streams=56, context=8000, prompts=1).memory
+    assert predicted.kv_blocks == blocks
+    # with max_num_seqs set to the batch the sampler takes less: a plan that sets it may have room for more
+    bounds = {item.limit: item.allows for item in costmodel.plan_batch(8000, confirm=False).bounds}
+    assert int(bounds["kv_memory"] or 0) >= blocks // 501
 
 
 def test_a_larger_batch_gives_more_together_and_less_to_each(scene: Scene) -> None:
