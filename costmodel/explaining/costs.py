@@ -229,8 +229,8 @@ def batch_size(scene: Scene) -> Topic:
         ),
         formulas=(
             "TPOT(B) = T_decode(B) ≈ t_shared + B·t_own; tokens/s = B/TPOT → 1/t_own; t_own = n·KV bytes per token/W",
-            "largest B: B·⌈(n + 1)/block⌉ ≤ KV blocks of a server as it starts by default (costmodel plan memory); costmodel plan batch sets "
-            "max_num_seqs to B as well: a smaller sampler and fewer CUDA graphs may leave room for a few more",
+            "largest B: B·⌈(n + 1)/block⌉ ≤ KV blocks of a server as it starts by default (costmodel plan memory); costmodel plan batch "
+            "sets max_num_seqs to B as well: a smaller sampler and fewer CUDA graphs may leave room for a few more",
         ),
         sources=(
             "Pope et al., Efficiently Scaling Transformer Inference, MLSys 2023, arXiv:2211.05102 (sections 2 and 3)",
