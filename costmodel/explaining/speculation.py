@@ -223,8 +223,8 @@ def speculation(scene: Scene) -> Topic:
             "p_value_of_draft_log10": "log10 of the chance of a larger one if that were alike",
             "largest_deviation": "largest deviation of a token's frequency after another",
             "draft": "what drafts",
-            "acceptance_share": "α: chance that a draft is accepted if those before it were"
-            + (" (assumed)" if acceptance.assumed else ""),
+            "acceptance_share": "α: chance that a draft is accepted if those before it were",
+            "acceptance_assumed": "whether α is assumed",
             "streams": "streams",
             "draft_tokens": "k: drafts per pass" + ("" if found.plan.tokens else ", the best number"),
             "tokens_per_pass": "tokens per pass",
