@@ -9,7 +9,7 @@ import click
 
 from costmodel.cli.options import Values, calibration_options, deployment_options, echo_json, one_value_each, single
 from costmodel.cli.speculative_options import speculative_options, take_speculation
-from costmodel.explaining.asking import TOPICS, explain, topic_names
+from costmodel.explaining.asking import TOPICS, USUAL_DRAFT, explain, topic_names
 from costmodel.hardware.errors import InputError, unknown_name
 
 REQUEST, ALL = "request", "all"
@@ -93,7 +93,7 @@ def command(topics: tuple[str, ...], as_json: bool, plot: str | None, force: boo
     Without a topic: the list, with what is true of each. With one: claim, verdict, reason, the numbers that decide it, formula and
     source. `explain request` follows one request through the server: tokenise, queue, prefill, decode, stream, free its blocks.
     """
-    speculation = take_speculation(options)
+    speculation = take_speculation(options, USUAL_DRAFT)
     taken = {
         name: single(name.replace("_", "-"), value) if isinstance(value, list) else value
         for name, value in options.items()
@@ -125,7 +125,7 @@ def command(topics: tuple[str, ...], as_json: bool, plot: str | None, force: boo
         raise InputError(f"--{flag} is an option of `costmodel explain {REQUEST}`{hint}")
     for option, value, topic in (
         ("--cached-prefix", taken["cached_prefix"], PREFIXES),
-        ("--draft-model", speculation, SPECULATION),
+        ("speculative decoding (--draft-model, --acceptance …)", speculation, SPECULATION),
     ):
         if value is not None and topic not in asked:
             raise InputError(f"{option} is about {topic}, which is not asked for: `costmodel explain {topic}`")

@@ -41,6 +41,7 @@ WRITERS = {
     "_ratio": _times,
     "_bytes": size,
     "_flops": lambda value: f"{large(value)}FLOP",
+    "_score": lambda value: f"{value:.1f}",
     "_s": lambda value: seconds(value, 3),
     "_bits": _tiny,
     "_value": _tiny,

@@ -68,8 +68,12 @@ def speculative_options(command: Command) -> Command:
     return command
 
 
-def take_speculation(options: dict[str, Any]) -> Speculation | None:
+def take_speculation(options: dict[str, Any], draft: str | None = None) -> Speculation | None:
     """Take speculative decoding out of the options of a command; None where none is asked for.
+
+    Args:
+        options: of the command.
+        draft: what drafts where something else is said of it; None where that is an error.
 
     Raises:
         InputError: something that is no number, or said without a draft.
@@ -85,6 +89,8 @@ def take_speculation(options: dict[str, Any]) -> Speculation | None:
         given["acceptance_per_position"] = [_number(each, "acceptance-per-position") for each in written.split(",")]
     if (written := given["accepted_length"]) is not None:
         given["accepted_length"] = _lengths(written)
+    if given["draft_model"] is None:
+        given["draft_model"] = draft
     return as_speculation(**{NAMES[name]: value for name, value in given.items()})
 
 

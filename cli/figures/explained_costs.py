@@ -100,6 +100,8 @@ def draw_long_context(topic: Topic, foot: str) -> Figure:
                 0.02, room * 1.04, f"all there is: {room:.0f} GB", transform=right.get_yaxis_transform(), va="bottom"
             )
         effective = topic.numbers["measured_effective_tokens"]
+        if effective and float(effective) > tokens[-1]:  # beyond the window of the config
+            effective = None
         for axes in (left, right):
             scale_tokens(axes, tokens, "context (tokens)")
             if effective:

@@ -184,18 +184,28 @@ def draw_flash_attention(topic: Topic, foot: str) -> Figure:
 
 
 def draw_speculation(topic: Topic, foot: str) -> Figure:
-    """Draw the speed-up of some numbers of draft tokens against the batch."""
+    """Draw the speed-up of some numbers of draft tokens, and of the best, against the batch; the load that is asked about is circled."""
     table = topic.table("curves")
     batch, drafts, speedup = (numbers(table, key) for key in ("streams", "draft_tokens", "speedup_ratio"))
-    acceptance = number(topic, "acceptance_share")
+    best = topic.table("batches")
+    rate = topic.numbers["acceptance_share"]
+    accepted = "as accepted" if rate is None else f"if {float(rate):.0%} of drafts are accepted".replace("%", " %")
     with style.styled():
         figure, (axes,) = framed(topic, foot)
-        for look, k in zip(style.LOOKS, sorted(set(drafts)), strict=False):
+        shown = sorted(set(drafts))
+        for look, k in zip(style.LOOKS, shown, strict=False):
             chosen = drafts == k
             axes.plot(
                 batch[chosen], speedup[chosen], color=look[0], linestyle=look[1], marker=look[2], markersize=8,
                 label=f"k = {k:.0f} drafts per pass",
             )  # fmt: skip
+        if len(set(best.column("draft_tokens")) | set(shown)) > 1:
+            axes.plot(
+                numbers(best, "streams"), numbers(best, "speedup_ratio"), color=style.INK, linestyle=style.DOTTED, linewidth=1.6,
+                label="the best k of each batch", zorder=1,
+            )  # fmt: skip
+        here = number(topic, "streams"), number(topic, "speedup_ratio")
+        axes.plot(*here, color=style.INK, marker="o", markersize=12, fillstyle="none", linestyle="none")
         top = 1.15 * max(float(speedup.max()), 1.2)
         axes.axhline(1, color=style.INK, linewidth=1.6)
         axes.axhspan(0, 1, facecolor="none", edgecolor=style.GREY, hatch="//", alpha=0.25, linewidth=0)
@@ -206,9 +216,20 @@ def draw_speculation(topic: Topic, foot: str) -> Figure:
         axes.set_ylim(0, top)
         ticks = style.nice_ticks(0, top, 7)
         axes.set_yticks(ticks, [style.plain(tick, ticks[1] - ticks[0]) for tick in ticks])
-        axes.set_ylabel(f"speed-up if {acceptance:.0%} of drafts are accepted (×)".replace("%", " %"))
+        axes.set_ylabel(f"speed-up {accepted} (×)")
         axes.grid(True, axis="y")
         scale_tokens(axes, batch, "batch (sequences)")
-        style.add_legend(figure, *axes.get_legend_handles_labels(), 3)
+        last = float(batch.max())
+        within = [*(float(tick) for tick in axes.get_xticks() if tick < last / 1.3), last]
+        axes.set_xticks(within, [f"{tick:,.0f}" for tick in within])
+        most = number(topic, "most_streams_in_kv_cache")
+        if 0 < most < last:
+            axes.axvline(most, color=style.GREY, linewidth=1.4, linestyle=style.DOTTED)
+            late = most > last**0.5
+            axes.text(
+                most, 0.02, f" KV cache full at {most:,.0f} ", transform=axes.get_xaxis_transform(), ha="right" if late else "left",
+                va="bottom", size=style.SMALL_SIZE, color=style.GREY,
+            )  # fmt: skip
+        style.add_legend(figure, *axes.get_legend_handles_labels(), 4)
         style.settle(figure)
     return figure

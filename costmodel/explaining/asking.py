@@ -28,6 +28,8 @@ TOPICS = {
     "prefix-cache": ("costmodel.explaining.prefixes", "prefix_cache", "The answer is cached."),
 }
 """Topic → module and function that explain it, and the claim."""
+USUAL_DRAFT = "eagle3"
+"""What drafts where nothing is said."""
 
 
 def explain(

@@ -20,7 +20,7 @@ def long_context(scene: Scene) -> Topic:
 
     Time of a prompt n: linear in n for the matrices, n(n + 1)/2 pairs for attention. A decode step reads n·(KV bytes per token).
     """
-    window = scene.architecture.max_positions or LONG
+    window = scene.architecture.max_positions or max(LONG, scene.context)
     at = min(window, max(LONG, scene.context))
     rows: list[dict[str, Cell]] = []
     for tokens in lengths(min(SHORT, max(at // 8, 1)), at, min(scene.context, at)):
@@ -48,28 +48,25 @@ def long_context(scene: Scene) -> Topic:
         "length_ratio": at / number(short["context_tokens"]),
         "decode_step_short_s": short["decode_step_s"],
         "measured_effective_tokens": measured.effective if measured else None,
+        "listed_effective_tokens": measured.listed if measured else None,
         "kv_cache_bytes": float(scene.pool().usable * scene.pool().block_bytes[0]),
     }
-    quality = (
-        f"RULER measured {measured.name}: of {count(measured.claimed)} tokens that it claims, {count(measured.effective)} "
-        f"are effective; its score falls from {measured.scores[0]} at 4k to {measured.scores[-1]} at 128k."
-        if measured
-        else f"Published measurements do not have {scene.architecture.name}; the models of the table below, which claim 64k to 1M "
-        "tokens, were effective to 32k or 64k. Measure yours at the length that you need."
-    )
+    cut = f", the whole window and not the {count(scene.context)} that were asked for," if scene.context > at else ""
     room = f"{plural(fits, 'such sequence')} fit into the KV cache" if fits else "not one such sequence fits"
     return Topic(
         number=1,
         name="long-context",
         claim="128k of context means 128k that work well.",
-        verdict=f"No. The window says what is accepted, not what is used well: the effective context is shorter. {quality} And all "
-        f"of it is paid for: {count(at)} tokens take {seconds(number(long['prefill_s']))} to prefill "
+        verdict=f"{ruler.effective_context(scene.architecture.name, window)} And all "
+        f"of it is paid for: {count(at)} tokens{cut} take {seconds(number(long['prefill_s']))} to prefill "
         f"({share(number(long['attention_time_share']))} of it attention) and {size(number(long['kv_bytes']))} of KV cache; {room}.",
         finding=f"A context of {count(at)} tokens is paid for in full: {seconds(number(long['prefill_s']))} of prefill, "
         f"{size(number(long['kv_bytes']))} of KV cache",
         reason=(
             "The length that a model accepts is how many positions it was trained or extended to encode. How well it finds and "
-            "combines what stands there is another matter, which only tests of the answers show; no cost model can.",
+            "combines what stands there is another matter, which only tests of the answers show; no cost model can. RULER has 13 such "
+            "tasks: to find, trace, add up and answer. Effective is, by its measure, the longest context at which a model scores at "
+            f"least {ruler.THRESHOLD}, as Llama-2-7B does at 4k tokens; nothing longer than {count(ruler.LONGEST)} tokens was tested.",
             f"The cost is certain. From {count(number(short['context_tokens']))} to {count(at)} tokens the prompt is "
             f"{times(at / number(short['context_tokens']))} as long and its prefill takes {times(grown)} as long: matrices grow with n, "
             "attention with n². Every further token of the answer reads the whole context again from memory.",
@@ -87,7 +84,8 @@ def long_context(scene: Scene) -> Topic:
             "prefill_ratio": f"prefill time over that of {number(short['context_tokens']):,.0f} tokens",
             "length_ratio": "length over that",
             "decode_step_short_s": f"decode step of one stream at {number(short['context_tokens']):,.0f} tokens",
-            "measured_effective_tokens": "effective context, as RULER measured it",
+            "measured_effective_tokens": f"effective context: score of RULER of at least {ruler.THRESHOLD}",
+            "listed_effective_tokens": "the same, as the README of RULER lists it",
             "kv_cache_bytes": "KV cache of a GPU",
         },
         tables=(
@@ -107,11 +105,12 @@ def long_context(scene: Scene) -> Topic:
             ),
             table(
                 "measured",
-                "Effective context, as measured (RULER)",
+                f"Effective context, as measured (RULER; {count(ruler.LONGEST)} is the longest that was tested)",
                 {
                     "model": "model",
                     "claimed_tokens": "claimed",
-                    "effective_tokens": "effective",
+                    "effective_tokens": f"score ≥ {ruler.THRESHOLD} up to",
+                    "listed_tokens": "README lists",
                     "score": "score at 128k",
                 },
                 [
@@ -119,6 +118,7 @@ def long_context(scene: Scene) -> Topic:
                         "model": item.name,
                         "claimed_tokens": item.claimed,
                         "effective_tokens": item.effective,
+                        "listed_tokens": item.listed,
                         "score": item.scores[-1],
                     }
                     for item in ruler.MEASURED
@@ -262,7 +262,8 @@ def batch_size(scene: Scene) -> Topic:
                 if experts
                 else []
             ),
-            "largest B: B·⌈(n + 1)/block⌉ ≤ KV blocks, of what weights and activations leave (costmodel plan batch)",
+            "largest B: B·⌈(n + 1)/block⌉ ≤ KV blocks of a server as it starts by default (costmodel plan memory); costmodel plan batch "
+            "sets max_num_seqs to B as well: a smaller sampler and fewer CUDA graphs may leave room for a few more",
         ),
         sources=(
             "Pope et al., Efficiently Scaling Transformer Inference, MLSys 2023, arXiv:2211.05102 (sections 2 and 3)",

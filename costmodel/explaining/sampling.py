@@ -60,6 +60,8 @@ class Fit:
     """Degrees of freedom."""
     p_value: float
     """Chance of a statistic at least as large if the counts were drawn from the distribution; near 0 where they were not."""
+    log10_p_value: float
+    """Its logarithm, where it is smaller than any float."""
 
 
 def example_models(vocabulary: int = 8, likeness: float = 0.7, seed: int = 0) -> tuple[Array, Array]:
@@ -157,21 +159,27 @@ def goodness_of_fit(transitions: Array, target: Array) -> Fit:
     expected = counts[seen].sum(axis=1, keepdims=True) * p[seen]
     possible = expected > 0
     if counts[seen][~possible].any():
-        return Fit(math.inf, int(possible.sum() - seen.sum()), 0.0)
+        return Fit(math.inf, int(possible.sum() - seen.sum()), 0.0, -math.inf)
     statistic = float((((counts[seen] - expected) ** 2)[possible] / expected[possible]).sum())
     degrees = int(possible.sum() - seen.sum())
-    return Fit(statistic, degrees, chi_square_tail(statistic, degrees))
+    tail = log_chi_square_tail(statistic, degrees)
+    return Fit(statistic, degrees, math.exp(tail), tail / math.log(10))
 
 
 def chi_square_tail(statistic: float, degrees: int) -> float:
-    """Return P(χ² ≥ statistic) with so many degrees of freedom: the regularised incomplete gamma function Q(n/2, x/2).
+    """Return P(χ² ≥ statistic) with so many degrees of freedom; 0 where it is smaller than any float."""
+    return math.exp(log_chi_square_tail(statistic, degrees))
+
+
+def log_chi_square_tail(statistic: float, degrees: int) -> float:
+    """Return ln P(χ² ≥ statistic) with so many degrees of freedom: of the regularised incomplete gamma function Q(n/2, x/2).
 
     By its series below the mean and by Lentz's continued fraction above it (Numerical Recipes, section 6.2), to about 1e-12.
     """
     if degrees < 1 or statistic <= 0:
-        return 1.0
+        return 0.0
     a, x = degrees / 2, statistic / 2
-    scale = math.exp(a * math.log(x) - x - math.lgamma(a))
+    log_scale = a * math.log(x) - x - math.lgamma(a)
     if x < a + 1:
         term = added = 1 / a
         n = a
@@ -179,7 +187,8 @@ def chi_square_tail(statistic: float, degrees: int) -> float:
             n += 1
             term *= x / n
             added += term
-        return max(1 - added * scale, 0.0)
+        below = added * math.exp(log_scale)
+        return math.log1p(-below) if below < 1 else -math.inf
     b = x + 1 - a
     c, d = 1e300, 1 / b
     fraction = d
@@ -191,7 +200,7 @@ def chi_square_tail(statistic: float, degrees: int) -> float:
         fraction *= c * d
         if abs(c * d - 1) < 1e-15:
             break
-    return scale * fraction
+    return log_scale + math.log(fraction)
 
 
 def _draw(rows: Array, random: np.random.Generator) -> Array:

@@ -18,6 +18,7 @@ from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import OperatorTime, step_operators
 from costmodel.equations.work import Chunk, Decodes, make_work
 from costmodel.hardware.calibration import Calibration
+from costmodel.memory.engines import NOTHING, Beside
 from costmodel.memory.pool import Pool, pool_of, workload_settings
 from costmodel.solving import largest
 from costmodel.speculation.asking import Speculation
@@ -76,11 +77,16 @@ class Scene:
         """Return the scene with another architecture or hardware: fields of :class:`~costmodel.deployment.Deployment`."""
         return _scene(replace(self.deployment, **fields), self.fitted, self.context, self.streams, self.output)
 
-    def pool(self, streams: int = 1) -> Pool:
-        """Return the KV cache of a vLLM server whose ``max_num_seqs`` is ``streams``, the rule of :func:`costmodel.plan_batch`."""
-        deployment = self.deployment
-        budget = max(default_token_budget(deployment), streams)
-        return pool_of(deployment, workload_settings(deployment, budget, streams, streams))
+    def pool(self, streams: int = 1, beside: Beside = NOTHING) -> Pool:
+        """Return the KV cache of a vLLM server as it starts by default: that of :func:`costmodel.plan_memory` and of predictions.
+
+        Args:
+            streams: for which there must be places: more than vLLM has by default take a larger ``max_num_seqs``.
+            beside: what is held beside the model: a draft.
+        """
+        budget = max(default_token_budget(self.deployment), streams)
+        settings = workload_settings(self.deployment, budget, streams)
+        return pool_of(self.deployment, replace(settings, beside=beside))
 
     @property
     def block_tokens(self) -> int:
@@ -88,11 +94,11 @@ class Scene:
         groups = self.pool().groups
         return min(group.block_tokens for group in ([group for group in groups if group.keeps_all] or groups))
 
-    def most_streams(self, context: int) -> int:
+    def most_streams(self, context: int, beside: Beside = NOTHING) -> int:
         """Return how many sequences of ``context`` tokens the KV cache holds while they decode; 0 if not one."""
 
         def missing(streams: int) -> float:
-            pool = self.pool(streams)
+            pool = self.pool(streams, beside)
             return float(streams * pool.stream(context) - pool.usable)
 
         return largest(missing, 0.0, 1, MOST_STREAMS) or 0

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodel.equations.rates import CalibratedRates
+from costmodel.explaining.asking import USUAL_DRAFT
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.sampling import example_models, goodness_of_fit, speculative_sampling
-from costmodel.explaining.scene import Scene, lengths
+from costmodel.explaining.scene import Scene, lengths, of, time_of
 from costmodel.explaining.tables import number, table
 from costmodel.explaining.words import count, plural, seconds, share, significant, times
-from costmodel.speculation.asking import ASSUMED, Plan, Speculation, break_even, planned, speculator
+from costmodel.speculation.acceptance import MOST_TOKENS
+from costmodel.speculation.asking import ASSUMED, MOST_TRIED, Plan, Speculation, break_even, planned, speculator
 from costmodel.speculation.steps import Speculator
 
 LIKENESS = 0.4
@@ -18,14 +21,12 @@ LIKENESS = 0.4
 SEED = 8
 TOKENS, SEQUENCES, PASSES = 4, 2000, 25
 """Of the demonstration: drafts per pass, sequences, and passes of each."""
-DRAFTS = (1, 2, 3, 4, 5, 7)
-"""Drafted tokens per pass that are looked at: k."""
 CURVES = (2, 4, 7)
-"""Those of the figure."""
-USUAL = Speculation(draft="eagle3")
-"""What drafts where nothing is said."""
-MOST = 4096
-"""Streams up to which is looked where it ceases to pay."""
+"""Drafted tokens per pass, k, whose curves the figure has beside that of the best."""
+USUAL = Speculation(draft=USUAL_DRAFT)
+HALF = 0.5
+HIGHER = 1.02
+"""How far above those at both ends a speed-up between them is called out."""
 
 
 def demonstration(sequences: int = SEQUENCES, passes: int = PASSES) -> dict[str, Cell]:
@@ -44,7 +45,7 @@ def demonstration(sequences: int = SEQUENCES, passes: int = PASSES) -> dict[str,
         "chi_squared": fit.statistic,
         "p_value": fit.p_value,
         "chi_squared_of_draft": of_draft.statistic,
-        "p_value_of_draft": of_draft.p_value,
+        "p_value_of_draft_log10": of_draft.log10_p_value,
         "demonstration_drafts": TOKENS,
         "demonstration_tokens_per_pass": found.accepted_length,
         "largest_deviation": float(np.abs(chances - target).max()),
@@ -78,11 +79,10 @@ class Drafted:
 
     @property
     def known(self) -> list[int]:
-        """Numbers of drafts that are looked at: the one that is asked for, or those whose acceptance is known."""
+        """Numbers of drafts that are looked at: the one that is asked for, or those of a prediction, whose acceptance is known."""
         if self.plan.tokens is not None:
             return [self.plan.tokens]
-        known = self.plan.acceptance.known(max(DRAFTS))
-        return [drafts for drafts in DRAFTS if drafts in known] or self.plan.acceptance.known(MOST)[:1]
+        return self.plan.acceptance.known(MOST_TRIED) or self.plan.acceptance.known(MOST_TOKENS)
 
     def best(self, scene: Scene, streams: int) -> dict[str, Cell]:
         """Return the same for the number of drafts with the lowest TPOT."""
@@ -97,21 +97,68 @@ def drafted(scene: Scene) -> Drafted:
     return Drafted(plan, speculator(deployment, plan, rates, fitted.engine if fitted else "vllm"))
 
 
+def slack(found: Drafted, scene: Scene, drafts: int, most: int) -> str:
+    """Return what becomes of the slack from one stream to all ``most`` that fit: the speed-up, what it is made of, and why.
+
+    With E tokens per pass, v decode steps for verification and o for drafts and host, the speed-up is E/(v + o).
+    """
+    batches = lengths(1, most)
+    rows = [found.at(scene, streams, drafts) for streams in batches]
+    gains = [number(row["speedup_ratio"]) for row in rows]
+    verify, beside = (
+        [sum(number(row[key]) for key in keys) / number(row["decode_step_s"]) for row in (rows[0], rows[-1])]
+        for keys in (("verification_s",), ("drafting_s", "host_s"))
+    )
+    said = f"From one stream to the {most:,} that fit, with {plural(drafts, 'draft')}, verification {_goes(verify)} decode steps, the "
+    said += f"time of drafts and host {_goes(beside)}, and the speed-up {_goes(gains, ' ×')}"
+    users = "the rows of others use up that slack"
+    if max(gains) > HIGHER * max(gains[0], gains[-1]):
+        return (
+            f"{said}; it is highest, {times(max(gains))}, at {batches[gains.index(max(gains))]:,}. First drafts and host weigh less "
+            f"beside a longer step, then {users}."
+        )
+    if gains[-1] <= gains[0]:
+        return f"{said}. In a large batch {users}."
+    step = scene.decode(most, scene.context)
+    contexts = time_of(of(step, ["attention"])) / time_of(step)
+    said += ". Drafts and host weigh less beside a longer step" if beside[-1] < beside[0] else ""
+    said += ". A large batch reads most experts anyway" if verify[-1] < verify[0] and _mixed(scene) else ""
+    if contexts > HALF:
+        said += (
+            ". The rows of others do not use up the slack: attention, which reads K and V of a sequence once for all its rows, has "
+            f"{share(contexts)} of the step"
+        )
+    return f"{said}."
+
+
+def _mixed(scene: Scene) -> bool:
+    """Tell whether the model is a mixture of experts."""
+    return bool(of(scene.decode(1, scene.context), ["experts"]))
+
+
+def _goes(values: Sequence[float], unit: str = "") -> str:
+    """Return how something changes: ``rises from 1.79 × to 2.45 ×``."""
+    first, last = (significant(value) + unit for value in (values[0], values[-1]))
+    if first == last:
+        return f"stays at {first}"
+    return f"{'rises' if values[-1] > values[0] else 'falls'} from {first} to {last}"
+
+
 def speculation(scene: Scene) -> Topic:
     """8. The rule of acceptance, tested on drawn tokens; and the speed-up of k drafted tokens by batch."""
     demo, found = demonstration(), drafted(scene)
-    chance, of_draft = number(demo["p_value"]), number(demo["p_value_of_draft"])
-    most = max(scene.most_streams(scene.context), scene.streams, 2)
-    batches = lengths(1, most, scene.streams)
-    rows = [found.best(scene, streams) for streams in batches]
+    chance, of_draft = number(demo["p_value"]), number(demo["p_value_of_draft_log10"])
     here = found.best(scene, scene.streams)
+    drafts, length = int(number(here["draft_tokens"])), number(here["tokens_per_pass"])
+    most = scene.most_streams(scene.context, found.plan.beside(drafts))
+    batches = lengths(1, max(most, scene.streams), scene.streams, most)
+    rows = [{**found.best(scene, streams), "fits": streams <= most} for streams in batches]
     curves = [
         found.at(scene, streams, drafts)
         for streams in batches
         for drafts in ([each for each in CURVES if each in found.known] or found.known)
     ]
-    drafts, length = int(number(here["draft_tokens"])), number(here["tokens_per_pass"])
-    ends = break_even(found.passes, scene.context, drafts, length, max(most, MOST))
+    ends = break_even(found.passes, scene.context, drafts, length, max(most, 1))  # of what fits
     speedup, acceptance = number(here["speedup_ratio"]), found.plan.acceptance
     if acceptance.rate is not None:
         accepted = f"if {share(acceptance.rate)} of the drafts are accepted" + (
@@ -120,13 +167,19 @@ def speculation(scene: Scene) -> Topic:
     else:
         accepted = "as many being accepted as were measured"
     streams = plural(scene.streams, "stream")
+    if scene.streams > most:
+        streams += f" (only {most:,} fit beside the draft)" if most else " (not one fits beside the draft)"
+    if ends:
+        limit = f"; beyond {plural(ends, 'stream')} they no longer pay"
+    else:
+        limit = f"; all {most:,} that fit still gain" if ends is None and most > scene.streams else ""
     pays = (
         f"With {streams} at {count(scene.context)} tokens, and {accepted}, {plural(drafts, 'draft')} per pass ({found.plan.draft.name}) "
-        f"give {significant(length)} tokens per pass and {times(speedup)} the speed"
-        + (f"; beyond {plural(ends, 'stream')} they no longer pay" if ends else "")
+        f"{'give' if drafts > 1 else 'gives'} {significant(length)} tokens per pass and {times(speedup)} the speed{limit}"
         if speedup > 1
         else f"With {streams} at {count(scene.context)} tokens it does not pay here: more rows and the drafts cost more time than they save"
     )
+    host = found.passes.host
     return Topic(
         number=8,
         name="speculation",
@@ -134,17 +187,20 @@ def speculation(scene: Scene) -> Topic:
         verdict=f"No, it keeps the distribution of the model's tokens. Drawn just now, {count(number(demo['samples']))} tokens with a bad "
         f"draft ({significant(number(demo['demonstration_tokens_per_pass']))} tokens per pass of at most {TOKENS + 1}): a chi-squared test "
         f"against the model's own distribution gives p = {chance:.2g} (no difference to be seen); the same test of the draft's tokens "
-        f"gives p {'< 1e-300' if of_draft < 1e-300 else f'= {of_draft:.0e}'}. What changes is speed. {pays}.",
+        f"gives p = 10^−{count(-of_draft)}. What changes is speed. {pays}.",
         finding=f"Speculation keeps the distribution (p = {chance:.2g}); "
-        + (f"here it is {times(speedup)} as fast" if speedup > 1 else "here it does not pay"),
+        + (f"{plural(scene.streams, 'stream')}: {times(speedup)} as fast" if speedup > 1 else "here it does not pay"),
         reason=(
             "A cheap draft proposes k tokens; the model computes the probabilities of all of them in one pass. A token that the draft "
             "likes more than the model does (q > p) is kept only with chance p/q, and what is refused is drawn anew from what the draft "
             "gave too little. Both together are exactly p for every token. With greedy decoding, a draft is kept if it is the model's own "
             "choice, and the text is the same (but for rounding, as in any other batch).",
-            "It is faster because a decode step waits for memory: k + 1 rows read the weights and the KV cache once, as one row does. "
-            f"Here one row takes {seconds(number(here['decode_step_s']))}, {drafts + 1} rows take "
-            f"{seconds(number(here['verification_s']))}. In a large batch the rows of others use up that slack.",
+            "It can be faster as long as a decode step waits for memory: k + 1 rows of a sequence read "
+            + ("the weights" if not _mixed(scene) else "the weights (but for experts: other rows choose others)")
+            + " and its K and V once, as one row does. "
+            f"Here one row of each takes {seconds(number(here['decode_step_s']))}, {drafts + 1} rows take "
+            f"{seconds(number(here['verification_s']))}."
+            + (" " + slack(found, scene, drafts, most) if most > 1 else ""),
         ),
         numbers={
             **demo,
@@ -152,7 +208,8 @@ def speculation(scene: Scene) -> Topic:
             "acceptance_share": acceptance.rate,
             "acceptance_assumed": bool(acceptance.assumed),
             **here,
-            "pays_until_streams": ends,
+            "most_streams_in_kv_cache": most,
+            "pays_until_streams": most if ends is None else ends,
         },
         labels={
             "samples": "demonstration: tokens drawn",
@@ -163,23 +220,22 @@ def speculation(scene: Scene) -> Topic:
             "chi_squared": "chi-squared against the model's distribution",
             "p_value": "chance of a larger one if they are alike",
             "chi_squared_of_draft": "chi-squared of what the draft proposed",
-            "p_value_of_draft": "chance of a larger one if that were alike",
+            "p_value_of_draft_log10": "log10 of the chance of a larger one if that were alike",
             "largest_deviation": "largest deviation of a token's frequency after another",
             "draft": "what drafts",
             "acceptance_share": "α: chance that a draft is accepted if those before it were",
-            "acceptance_assumed": "α is assumed"
-            + (f", as of {ASSUMED[found.plan.draft.method][1]}" if acceptance.assumed else ""),
+            "acceptance_assumed": "whether α is assumed",
             "streams": "streams",
             "draft_tokens": "k: drafts per pass" + ("" if found.plan.tokens else ", the best number"),
             "tokens_per_pass": "tokens per pass",
-            "decode_step_s": "decode step without",
-            "verification_s": "step of k + 1 rows per sequence",
-            "drafting_s": "k drafts",
-            "host_s": "what the engine's host adds",
-            "tpot_s": "TPOT with",
+            "decode_step_s": "TPOT (time of a token) without: a decode step",
+            "verification_s": "verify: step of k + 1 rows per sequence",
+            "drafting_s": "draft: kernels of k drafts",
+            "host_s": "host: what the engine's CPU adds to a pass",
+            "tpot_s": "TPOT with: a pass over its tokens",
             "speedup_ratio": "speed-up",
-            "pays_until_streams": f"largest batch for which {plural(drafts, 'draft')} pay"
-            + ("" if ends is not None else f" (all do that were tried, up to {max(most, MOST):,})"),
+            "most_streams_in_kv_cache": "most sequences in the KV cache beside the draft",
+            "pays_until_streams": f"largest batch that fits for which {plural(drafts, 'draft')} pay",
         },
         tables=(
             table(
@@ -195,6 +251,7 @@ def speculation(scene: Scene) -> Topic:
                     "host_s": "host",
                     "tpot_s": "TPOT with",
                     "speedup_ratio": "speed-up",
+                    "fits": "fits",
                 },
                 rows,
             ),
@@ -209,10 +266,25 @@ def speculation(scene: Scene) -> Topic:
         formulas=(
             "keep x ~ q with chance min(1, p(x)/q(x)), else draw from max(p − q, 0)/Σ: q·min(1, p/q) + max(p − q, 0) = p",
             "tokens per pass = (1 − α^(k+1))/(1 − α); TPOT = (T(k + 1 rows per sequence) + k drafts + host)/tokens per pass",
+            *(
+                [
+                    f"host = {seconds(host.verify_s)} per pass to sort out what was accepted"
+                    + (
+                        f" + for each of k drafts what its kernels take less than {seconds(host.pass_s)}, "
+                        "the time of its launches"
+                        if host.pass_s
+                        else ""
+                    )
+                    + " (measured: docs/speculation.md)"
+                ]
+                if host.verify_s
+                else []
+            ),
         ),
         sources=(
             "Leviathan et al., Fast Inference from Transformers via Speculative Decoding, ICML 2023, arXiv:2211.17192",
             "Chen et al., Accelerating LLM Decoding with Speculative Sampling, 2023, arXiv:2302.01318",
             "Li et al., EAGLE-3: Scaling up Inference Acceleration of LLMs via Training-Time Test, 2025, arXiv:2503.01840",
+            *([f"α that is assumed: {ASSUMED[found.plan.draft.method][1]}"] if acceptance.assumed else []),
         ),
     )

@@ -131,6 +131,15 @@ def test_a_tokenizer_that_is_installed_is_measured(own_folder: Path, monkeypatch
     assert "measured here:" in printed("explain request --tokenizer .")
 
 
+def test_an_acceptance_alone_is_that_of_the_usual_draft(own_folder: Path) -> None:
+    text = " ".join(printed("explain speculation --acceptance 0.2").split())
+    assert "20 % of the drafts are accepted, 1 draft per pass (eagle3 head of Llama-3.1-8B) gives 1.20 tokens" in text
+    assert "p = 10^−" in text
+    measured = run("explain speculation --accepted-length 2:2.1,3:2.3 --plot figure.svg")
+    assert measured.exit_code == 0, measured.exception
+    assert (own_folder / "figure.svg").exists()
+
+
 @pytest.mark.parametrize("name", [*TOPICS, "request"])
 def test_every_topic_has_a_figure(name: str, own_folder: Path) -> None:
     found = run(f"explain {name} --plot figure.svg --streams 4 --context 1000 --output 20")
@@ -153,7 +162,7 @@ def test_every_topic_has_a_figure(name: str, own_folder: Path) -> None:
         ("explain gqa --draft-model eagle", ("--draft-model", "costmodel explain speculation")),
         ("explain request --draft-model eagle", ("without speculation", "costmodel explain speculation")),
         ("explain prefix-cache --cached-prefix 8000", ("leaves nothing of a prompt", "7999")),
-        ("explain speculation --acceptance 0.5", ("needs a draft", "eagle3")),
+        ("explain gqa --acceptance 0.5", ("--acceptance", "costmodel explain speculation")),
         ("explain --plot all.png", ("--plot", "one topic", "gqa")),
         ("explain gqa --plot gqa.gif", ("'.gif'", ".png, .svg or .pdf")),
         ("explain gqa --context 0", ("context must be at least 1",)),

@@ -1,5 +1,7 @@
 """Speculative sampling keeps the distribution of the target."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy.stats import chi2
@@ -10,6 +12,7 @@ from costmodel.explaining.sampling import (
     chi_square_tail,
     example_models,
     goodness_of_fit,
+    log_chi_square_tail,
     speculative_sampling,
 )
 from costmodel.speculation.acceptance import expected_tokens
@@ -72,6 +75,13 @@ def test_greedy_decoding_gives_the_very_same_tokens() -> None:
 def test_tail_of_chi_square(share: float, degrees: int) -> None:
     statistic = share * degrees
     assert chi_square_tail(statistic, degrees) == pytest.approx(chi2.sf(statistic, degrees), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("statistic", [0.5, 3.0, 40.0, 719_000.0])
+def test_logarithm_of_the_tail_goes_on_where_the_tail_is_no_float(statistic: float) -> None:
+    half = statistic / 2
+    assert log_chi_square_tail(statistic, 2) == pytest.approx(-half, rel=1e-9)  # P = e^(−x/2)
+    assert log_chi_square_tail(statistic, 4) == pytest.approx(math.log1p(half) - half, rel=1e-9)  # (1 + x/2)·e^(−x/2)
 
 
 def test_a_token_that_cannot_come_is_no_fit() -> None:

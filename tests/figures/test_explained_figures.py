@@ -128,3 +128,19 @@ def test_the_steps_and_blocks_are_those_of_the_request() -> None:
     assert sum(len(collection.get_paths()) for collection in steps.collections) == len(document.steps)
     held = blocks.lines[0].get_ydata()
     assert list(held) == [*(step.own_kv_blocks for step in document.steps), 0]
+
+
+def test_the_speed_up_of_the_title_is_on_a_curve_and_the_last_batch_has_a_tick() -> None:
+    [topic] = costmodel.explain("speculation").topics
+    [axes] = figure("speculation", "usual").axes
+    here = topic.numbers["streams"], topic.numbers["speedup_ratio"]
+    best = next(line for line in axes.lines if line.get_label() == "the best k of each batch")
+    assert here in zip(best.get_xdata(), best.get_ydata(), strict=True)
+    assert topic.finding.endswith(f"{float(str(here[1])):.2f} × as fast")
+    assert axes.get_xticks()[-1] == topic.table("batches").column("streams")[-1]
+
+
+def test_a_measurement_beyond_the_window_is_not_drawn() -> None:
+    drawn = draw_topic(costmodel.explain("long-context", model="Qwen3-32B", tp=4))
+    assert not any("RULER" in text.get_text() for axes in drawn.axes for text in axes.texts)
+    assert any("RULER" in text.get_text() for axes in figure("long-context", "usual").axes for text in axes.texts)
