@@ -106,14 +106,15 @@ def make_load(
         if chunk != "engine":
             raise InputError(f"chunk must be a whole number or 'engine', not {shown(chunk)}")
         budget = default_token_budget(deployment)
+    tokens = whole(prompt, "prompt", 1) + (images.tokens if images is not None else 0)
     load = Load(
-        whole(prompt, "prompt", 1) + (images.tokens if images is not None else 0),
+        tokens,
         whole(prompts, "prompts", 1, 4096),
         whole(streams, "streams", 1, 1_000_000),
         whole(context, "context", 0),
         None if budget is None else whole(budget, "chunk", 1),
         positive(every, "every", MAX_SECONDS),
-        cached_part(cached_prefix, whole(prompt, "prompt", 1)),
+        cached_part(cached_prefix, tokens),
         images,
     )
     room = chunk_room(load.budget, load.streams)
