@@ -166,7 +166,7 @@ def _expert_gemm(
         visits_per_token=visits,
         copies=linear.copies,
         imbalance=_imbalance(ff.experts, deployment.ep),
-        grouped=rates.grouped(rate, linear.fmt.bytes_per_weight),
+        grouped=rates.grouped(rate, linear.fmt.bytes_per_weight if linear.fmt.name == "mxfp4" else math.inf),
     )
 
 
