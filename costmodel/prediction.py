@@ -55,7 +55,7 @@ from costmodel.hardware.calibration import Calibration
 from costmodel.image_documents import image_notes, images_info
 from costmodel.memory import NOTHING, Memory, activation_parts, memory_of, stage_patterns
 from costmodel.memory.adapters import adapter_elements
-from costmodel.memory.pool import own_length, pool_of, workload_settings
+from costmodel.memory.pool import pool_of, workload_settings
 from costmodel.memory.wording import of_start
 from costmodel.rungs import (
     Load,
@@ -381,7 +381,10 @@ def _start(deployment: Deployment, load: Load) -> list[str]:
 
     The server has the token budget asked for, else its default, or the one that takes the prompt in one step where that is more.
     """
-    own, budget = own_length(deployment), load.budget or max(load.one_step_budget, default_token_budget(deployment))
+    own = (
+        deployment.architecture.max_positions
+    )  # 0 where the config does not say: as in simulations, nothing is known then
+    budget = load.budget or max(load.one_step_budget, default_token_budget(deployment))
     pool = pool_of(deployment, workload_settings(deployment, budget, load.streams + load.prompts))
     longest = pool.longest(own)
     return [of_start(longest, own)] if 0 < longest < own else []

@@ -25,8 +25,6 @@ LEAST_LENGTH = 1024
 """Sequences that are shorter than this are no use [tokens]."""
 MOST_FRACTION = 0.95
 """More of a GPU's memory than this is not advised."""
-MOST_CACHE = 100_000
-"""Largest KV cache that is tried [GiB/100]."""
 
 
 def advise(deployment: Deployment, settings: EngineSettings, made: Capacity, again: Again) -> tuple[MemoryAdvice, ...]:
@@ -39,12 +37,11 @@ def advise(deployment: Deployment, settings: EngineSettings, made: Capacity, aga
     """
     found, longest = [], made.longest
     if settings.kv_cache_bytes is not None:
-        found += _other_cache(settings.kv_cache_bytes, made.budgets[made.fullest].excess, again)
+        found += _other_cache(settings.kv_cache_bytes, settings, made, again)
     if longest:
         found += _first("--max-model-len", [("max_model_len", longest)], again)
-    if settings.kv_cache_bytes is None and settings.fraction < MOST_FRACTION:
-        hundredths = range(math.floor(settings.fraction * 100 + 1e-9) + 1, round(MOST_FRACTION * 100) + 1)
-        found += _least("--gpu-memory-utilization", "gpu_memory_utilization", hundredths, 1.0, again)
+    if settings.kv_cache_bytes is None:
+        found += _larger_share(settings.fraction, again)
     if settings.engine == "vllm":
         found += _first("--max-num-seqs", _halves("max_num_seqs", settings.sequences), again)
     if settings.engine != "sglang":
@@ -64,33 +61,38 @@ def advise(deployment: Deployment, settings: EngineSettings, made: Capacity, aga
     return tuple(found)
 
 
-def _other_cache(given: int, excess: float, again: Again) -> list[MemoryAdvice]:
+def _other_cache(given: int, settings: EngineSettings, made: Capacity, again: Again) -> list[MemoryAdvice]:
     """Return a KV cache that does, in hundredths of a GiB, as advice: the largest that has room, or the smallest that is enough."""
-    flag, name = "--kv-cache-memory-gib", "kv_cache_memory_bytes"
-    if excess:
+    if excess := made.budgets[made.fullest].excess:
         hundredths = math.floor((given - excess) / GIB * 100)
-        return _least(flag, name, range(hundredths, hundredths + 1), GIB, again) if hundredths >= 1 else []
-    least = most = math.floor(given / GIB * 100) + 1
-    while (plan := again(**{name: int(most / 100 * GIB)})) and not plan.memory.fits and most < MOST_CACHE:
-        most *= 2  # too little, until there is too much
-    return _least(flag, name, range(least, most + 1), GIB, again)
-
-
-def _least(flag: str, name: str, hundredths: range, unit: float, again: Again) -> list[MemoryAdvice]:
-    """Return the smallest of some numbers of hundredths with which it fits, as advice; nothing where it does not with the largest."""
-
-    def tried(number: int) -> MemoryPlan | None:
-        value = number / 100 * unit
-        plan = again(**{name: value if unit == 1 else int(value)})
-        return plan if plan is not None and plan.memory.fits else None
-
-    if not hundredths or tried(hundredths[-1]) is None:
+    else:
+        blocks = made.per_sequence + (settings.engine == "vllm")  # and the null block
+        hundredths = math.ceil(blocks * max(made.block_bytes) / GIB * 100)
+    plan = again(kv_cache_memory_bytes=int(hundredths / 100 * GIB)) if hundredths >= 1 else None
+    if plan is None or not plan.memory.fits:
         return []
-    place = bisect.bisect_left(hundredths, True, key=lambda number: tried(number) is not None)
-    plan = tried(hundredths[place])
+    value, concurrency = f"{hundredths / 100:g}", plan.memory.max_concurrency
+    return [MemoryAdvice(change="--kv-cache-memory-gib", value=value, max_concurrency=concurrency)]
+
+
+def _larger_share(fraction: float, again: Again) -> list[MemoryAdvice]:
+    """Return the smallest share of a GPU's memory with which it fits, in hundredths, as advice; nothing where the largest is too small."""
+    hundredths = range(math.floor(fraction * 100 + 1e-9) + 1, round(MOST_FRACTION * 100) + 1)
+    plans: dict[int, MemoryPlan | None] = {}
+
+    def fits(number: int) -> bool:
+        if number not in plans:
+            plans[number] = again(gpu_memory_utilization=number / 100)
+        plan = plans[number]
+        return plan is not None and plan.memory.fits
+
+    if not hundredths or not fits(hundredths[-1]):
+        return []
+    number = hundredths[bisect.bisect_left(hundredths, True, key=fits)]
+    plan = plans[number]
     assert plan is not None
-    value, concurrency = f"{hundredths[place] / 100:g}", plan.memory.max_concurrency
-    return [MemoryAdvice(change=flag, value=value, max_concurrency=concurrency)]
+    concurrency = plan.memory.max_concurrency
+    return [MemoryAdvice(change="--gpu-memory-utilization", value=f"{number / 100:g}", max_concurrency=concurrency)]
 
 
 def _more_gpus(sizes: list[int], again: Again, shorter: bool) -> list[MemoryAdvice]:

@@ -10,7 +10,7 @@ from costmodel.hardware.errors import InputError
 from costmodel.memory.wording import of_start
 from costmodel.planning.answering import counted, last_that
 from costmodel.planning.documents import Nearest
-from costmodel.planning.serving import Room, Site, make_site, room
+from costmodel.planning.serving import PlanOptions, Room, Site, make_site, room
 from costmodel.planning.steady import Steady
 
 
@@ -56,9 +56,7 @@ def more_experts(site: Site, load: Steady, budget: int, seqs: int) -> Nearest | 
         return None
     both, most = None, int(deployment.profile.link.gpus_per_node.value)
     for size in range(deployment.ep + deployment.tp, most + 1, deployment.tp):
-        try:
-            other = make_site({**site.options, "ep": size}, max(load.prompt, 1))
-        except InputError:
+        if (other := _changed(site, load, {"ep": size})) is None:
             continue
         if fits(other, load, budget, seqs):
             return Nearest(change="--ep", value=size, text=f"expert-parallel size {size}")
@@ -76,12 +74,16 @@ def larger_sizes(site: Site, load: Steady, budget: int, seqs: int) -> Iterator[N
     for size in range(deployment.tp + 1, most + 1):
         if not divides(deployment.architecture, size, deployment.ep):
             continue
-        try:
-            other = make_site({**site.options, "tp": size}, max(load.prompt, 1))
-        except InputError:
-            continue
-        if fits(other, load, budget, seqs):
+        if (other := _changed(site, load, {"tp": size})) is not None and fits(other, load, budget, seqs):
             yield Nearest(change="--tp", value=size, text=f"tensor-parallel size {size}")
+
+
+def _changed(site: Site, load: Steady, change: PlanOptions) -> Site | None:
+    """Return a site with some options changed; None where that cannot be."""
+    try:
+        return make_site({**site.options, **change}, max(load.prompt, 1))
+    except InputError:
+        return None
 
 
 def no_room(site: Site, load: Steady, budget: int, seqs: int) -> str:

@@ -20,6 +20,9 @@ from costmodel.planning.serving import PlanOptions
 from costmodel.planning.steady import MEASURES, checked
 from costmodel.prices import Prices, read_prices
 
+MOST_DOUBLINGS = 8
+"""Of an expert-parallel size that is too small; beyond, nodes are not that large."""
+
 
 def plan_gpu(
     prompt: int = 8000,
@@ -144,7 +147,7 @@ def _plan(parts: Mapping[str, str], wanted: Wanted, table: Prices | None) -> Gpu
         warnings = (
             "no part with a calibration will do: the advice rests on datasheet rates, a floor; measured steps take longer",
         )
-    site = wanted.site(parts[best.gpu], best.tensor_parallel)
+    assert site is not None
     budget, starts = wanted.budget(site), best.max_model_len
     warnings += (*to_start(site, budget, seats(site, load, budget))[1], *best.warnings)
     common["notes"] += tuple(note for note in site.notes if note.startswith("calibration "))
@@ -259,13 +262,13 @@ def _that_holds(parts: Mapping[str, str], last: GpuOption, wanted: Wanted) -> tu
 
 def _more_experts(parts: Mapping[str, str], wanted: Wanted) -> Nearest | None:
     """Return the first of 2, 4, 8 … times ``ep`` with which the load runs on one of the parts, where experts are spread already."""
-    size = int(wanted.server.get("ep", 1)) * 2
-    while 2 < size <= 1024:
+    ep = int(wanted.server.get("ep", 1))
+    for power in range(1, MOST_DOUBLINGS + 1 if ep > 1 else 1):
+        size = ep * 2**power
         spread = replace(wanted, server={**wanted.server, "ep": size})
         options = [option for part in parts.values() for option in sizes(part, None, spread)]
         if any(option.ttft_s is not None for option in options):
             return Nearest(change="--ep", value=size, text=f"expert-parallel size {size}")
         if all(option.missed in (("part",), ("max_gpus",)) for option in options):
-            return None
-        size *= 2
+            break
     return None

@@ -205,12 +205,21 @@ def test_every_stage_of_a_pipeline_has_to_hold_a_given_kv_cache() -> None:
         assert plan_memory(**asked, kv_cache_memory_bytes=size).memory.fits is fits
 
 
-@pytest.mark.parametrize("length", [4096, 131_072])
-def test_a_kv_cache_given_too_small_is_told_the_smallest_that_is_enough(length: int) -> None:
-    plan = plan_memory(kv_cache_memory_bytes=GIB // 1000, max_model_len=length)
+@pytest.mark.parametrize(
+    ("model", "gpu", "length"),
+    [
+        ("Llama-3.1-8B", "h100", 4096),
+        ("Llama-3.1-8B", "h100", 131_072),
+        ("Llama-3.1-8B", "rtx-4090", 43_000),
+        ("gpt-oss-20b", "h100", 90_000),
+    ],
+)
+def test_a_kv_cache_given_too_small_is_told_the_smallest_that_is_enough(model: str, gpu: str, length: int) -> None:
+    asked: dict[str, Any] = {"model": model, "gpu": gpu, "max_model_len": length}
+    plan = plan_memory(**asked, kv_cache_memory_bytes=GIB // 1000)
     [value] = [float(each.value) for each in plan.advice if each.change == "--kv-cache-memory-gib"]
-    assert plan_memory(kv_cache_memory_bytes=int(value * GIB), max_model_len=length).memory.fits
-    assert not plan_memory(kv_cache_memory_bytes=int((value - 0.01) * GIB), max_model_len=length).memory.fits
+    assert plan_memory(**asked, kv_cache_memory_bytes=int(value * GIB)).memory.fits
+    assert not plan_memory(**asked, kv_cache_memory_bytes=int((value - 0.01) * GIB)).memory.fits
 
 
 @pytest.mark.parametrize("fraction", [0.0001, 0.3, 0.425])
