@@ -17,9 +17,9 @@ from functools import lru_cache
 
 from costmodel.adapters import EMBEDDING, EXPERTS, LM_HEAD, adapted_linears
 from costmodel.architecture.types import LayerKind
+from costmodel.building.adapters import BUFFER_BYTES
 from costmodel.deployment import Deployment
 from costmodel.equations.numerics import Value
-from costmodel.lora_kernels import BUFFER_BYTES
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,130 @@
+"""Attention as kernels of a step: pairs of query and key, bytes of K and V, indexers of sparse attention."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from costmodel.architecture.counts import index_bytes_per_token, kv_elements_per_token
+from costmodel.architecture.linears import kv_heads_per_gpu, query_heads_per_gpu
+from costmodel.architecture.types import Attention
+from costmodel.building.layers import layer_kinds
+from costmodel.deployment import Deployment
+from costmodel.equations.numerics import Value
+from costmodel.equations.parameters import AttentionKernel
+from costmodel.equations.rate_sources import LATENT, RateSource
+from costmodel.equations.work import EncoderStates, Reach, Window, window_name
+
+
+def attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[AttentionKernel, ...]:
+    """Return one kernel per shape and window of attention, cross-attention and indexers included."""
+    hardware, tp = deployment.hardware, deployment.tp
+    counts: dict[tuple[Attention, bool], Value] = {}
+    found = [(kind.attention, False, count) for kind, count in layer_kinds(deployment)]
+    found += [(kind.cross, True, count) for kind, count in layer_kinds(deployment) if kind.cross is not None]
+    for each, crosses, count in found:
+        if each.kind == "none":
+            continue
+        shape = replace(
+            each,
+            qkv_bias=False,
+            output_bias=False,
+            qk_norm="none",
+            sinks=False,
+            output_gate=False,
+            keys_are_values=False,
+            index_heads=0,
+            index_head_dim=0,
+        )
+        key = shape, crosses
+        counts[key] = counts[key] + count if key in counts else count
+    dtype = deployment.attention_dtype
+    suffixes = _attention_suffixes([attention.reach for attention, crosses in counts if not crosses])
+    kernels: list[AttentionKernel] = []
+    for (attention, crosses), count in counts.items():
+        heads = query_heads_per_gpu(attention, tp)
+        pair = 2 * heads * (attention.head_dim + attention.value_head_dim)
+        # MLA decodes on the latent itself: scores over kv_lora_rank + rope, values over kv_lora_rank, for every head.
+        absorbed = 2 * heads * (2 * attention.kv_lora_rank + attention.rope_head_dim)
+        # So does sparse attention in prefill: every query has keys of its own, and no keys and values are expanded for them
+        # (vllm/v1/attention/backends/mla/flashmla_sparse.py).
+        spread = absorbed if attention.kind == "mla" and attention.top_k else pair
+        window: Reach = EncoderStates(deployment.encoder_states) if crosses else attention.reach
+        peak = hardware.peaks[dtype]
+        fitted = _fitted_kinds(deployment, attention)
+        prefill = rates.attention("prefill_attention", fitted, peak, hardware.bandwidth)
+        decode = rates.attention("decode_attention", fitted, peak, hardware.bandwidth)
+        widths = attention.head_dim + attention.value_head_dim
+        rows, windowed = 2 * widths * hardware.units * count, window is not None and not crosses
+        kernels.append(
+            AttentionKernel(
+                window=window,
+                suffix="" if crosses else suffixes[len(kernels)],
+                flops_per_pair=spread * count,
+                flops_per_kv_token=(absorbed if attention.kind == "mla" else pair) * count,
+                kv_bytes_per_token=kv_elements_per_token(attention, tp) * deployment.kv_bytes * count,
+                count=count,
+                prefill_rate=prefill,
+                decode_rate=decode,
+                prefill_tile=rates.prefill_tile(prefill, heads * widths * deployment.activation_bytes * count, rows),
+                decode_split=rates.decode_split(
+                    decode, heads, kv_heads_per_gpu(attention, tp), attention.head_dim, count, windowed
+                ),
+                mixed_tiles=None if crosses else rates.mixed_tiles(prefill, heads / hardware.units, rows, count),
+                name="cross_attention" if crosses else "attention",
+            )
+        )
+    return (*kernels, *_indexers(deployment, rates))
+
+
+def _indexers(deployment: Deployment, rates: RateSource) -> tuple[AttentionKernel, ...]:
+    """Return the indexers of sparse attention: a score for every key before a query, 2·H_I·d_I FLOPs, in 8 bits where the part can.
+
+    Each GPU computes all its heads and reads all its keys, whatever the tensor-parallel size (``Indexer`` of vLLM's deepseek_v2.py).
+    """
+    counts: dict[tuple[Value, Value], Value] = {}
+    read: dict[tuple[Value, Value], Value] = {}
+    for kind, count in layer_kinds(deployment):
+        if kind.attention.index_heads != 0:
+            key = kind.attention.index_heads, kind.attention.index_head_dim
+            counts[key] = counts[key] + count if key in counts else count
+            read[key] = index_bytes_per_token(kind.attention)
+    hardware = deployment.hardware
+    dtype = "fp8" if "fp8" in hardware.peaks else deployment.attention_dtype
+    kernels = []
+    for (heads, width), count in counts.items():
+        flops = 2 * heads * width * count
+        rate = rates.mixer("indexer", dtype, hardware.peaks[dtype], hardware.bandwidth)
+        moved = read[heads, width] * count
+        kernels.append(AttentionKernel(None, "", flops, flops, moved, count, rate, rate, name="indexer"))
+    return tuple(kernels)
+
+
+USUAL_HEAD_DIM = 128
+"""Fitted attention kernels are of heads of this dimension where their names say nothing else."""
+
+
+def _fitted_kinds(deployment: Deployment, attention: Attention) -> list[str]:
+    """Return by which names a fitted attention kernel is looked for, the closest first.
+
+    Heads of the same dimension count for more than the format of the cache, and that for more than the window. Latent attention is a kind
+    of its own; where no kernel of it was fitted, it runs at the rates of grouped attention, and the rates say so.
+    """
+    dtype = deployment.attention_dtype
+    formats = [f"kv-{deployment.kv_dtype}", dtype] if deployment.kv_dtype != deployment.activation_dtype else [dtype]
+    dim = attention.fitted_head_dim or attention.head_dim
+    dims = [""] if dim == USUAL_HEAD_DIM else [f".d{dim}", ""]
+    if attention.kind == "mla":
+        dims = [LATENT, ""]
+    windows = [f".w{attention.window}", ""] if isinstance(attention.window, int) else [""]
+    return [fmt + dim + window for dim in dims for fmt in formats for window in windows]
+
+
+def _attention_suffixes(windows: list[Window]) -> list[str]:
+    """Return what tells the attention kernels of a model apart: nothing for one, the window for several, a number where that recurs."""
+    if len(windows) == 1:
+        return [""]
+    names = [f".{window_name(window)}" for window in windows]
+    return [
+        name if name not in names[:index] else f"{name}_{names[: index + 1].count(name)}"
+        for index, name in enumerate(names)
+    ]
