@@ -93,7 +93,7 @@ def interference(**options: Any) -> int:
         options[name] = single(name, options[name])
 
     def simulate(asked: Asked, **watched: Any) -> Simulated:
-        from costmodel.simulation.simulating import run_interference
+        from costmodel.simulation.interfering import run_interference
 
         return run_interference(**options, limits=asked.limits, pools=asked.pools, options=asked.server, **watched)
 

@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     from costmodel.planning.sizes import plan_batch, plan_prompt
     from costmodel.prediction import predict
     from costmodel.simulation.detailing import Details, details
+    from costmodel.simulation.interfering import simulate_interference
     from costmodel.simulation.pools import Pools
     from costmodel.simulation.results import Simulation
     from costmodel.simulation.running import Limits
-    from costmodel.simulation.simulating import simulate_interference, simulate_load, simulate_trace
+    from costmodel.simulation.simulating import simulate_load, simulate_trace
     from costmodel.solving import Solution, solve
     from costmodel.speculation.asking import Speculation
     from costmodel.sweeping.asking import sweep
@@ -104,7 +105,7 @@ _HOMES = {
     "plan_replicas": "costmodel.planning.replicas",
     "predict": "costmodel.prediction",
     "predict_embedding": "costmodel.embedding",
-    "simulate_interference": "costmodel.simulation.simulating",
+    "simulate_interference": "costmodel.simulation.interfering",
     "simulate_load": "costmodel.simulation.simulating",
     "simulate_trace": "costmodel.simulation.simulating",
     "solve": "costmodel.solving",

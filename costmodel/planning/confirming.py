@@ -8,7 +8,7 @@ from costmodel.hardware.errors import InputError
 from costmodel.planning.documents import Checked
 from costmodel.planning.serving import ENDLESS, Site
 from costmodel.planning.steady import Steady, before_engine_s, decode_s
-from costmodel.simulation.simulating import simulate_interference
+from costmodel.simulation.interfering import simulate_interference
 
 PERIODS = 3
 """Injections that are simulated."""

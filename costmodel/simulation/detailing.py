@@ -9,16 +9,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from costmodel.hardware.errors import InputError, shown
+from costmodel.simulation.interfering import run_interference, simulate_interference
 from costmodel.simulation.results import Simulation
-from costmodel.simulation.simulating import (
-    Simulated,
-    run_interference,
-    run_load,
-    run_trace,
-    simulate_interference,
-    simulate_load,
-    simulate_trace,
-)
+from costmodel.simulation.simulating import Simulated, run_load, run_trace, simulate_load, simulate_trace
 from costmodel.simulation.tally import Served
 
 

@@ -14,9 +14,10 @@ from costmodel.calibrations import choose_calibration
 from costmodel.deployment import deploy
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import CostModelError, InputError, shown
+from costmodel.simulation.interfering import run_interference
 from costmodel.simulation.results import Percentiles, Result, Simulation
 from costmodel.simulation.running import Limits
-from costmodel.simulation.simulating import run_interference, run_load
+from costmodel.simulation.simulating import run_load
 from costmodel.sweeping.rows import types_of
 
 Configuration = dict[str, Any]

@@ -118,7 +118,7 @@ def test_figures_that_cannot_be_drawn_are_refused_before_anything_is_simulated(m
     def run_interference(*_: object, **__: object) -> None:
         raise AssertionError("simulated")
 
-    monkeypatch.setattr("costmodel.simulation.simulating.run_interference", run_interference)
+    monkeypatch.setattr("costmodel.simulation.interfering.run_interference", run_interference)
     assert "up to 4 panels" in refusal("simulate interference --chunk 512,1024,2048,4096,one-step --plot x.png")
     assert "shows one" in refusal("simulate interference --chunk 512,1024 --figure load --plot x.png")
     budgets = ",".join(str(512 + number) for number in range(8))

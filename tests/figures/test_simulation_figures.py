@@ -21,8 +21,9 @@ from costmodel.cli.figures.load import Course, draw_load
 from costmodel.cli.figures.tokens import Injected, draw_tokens
 from costmodel.cli.simulate_figures import KINDS, check_count
 from costmodel.hardware.errors import InputError
+from costmodel.simulation.interfering import run_interference
 from costmodel.simulation.pools import Pools
-from costmodel.simulation.simulating import Simulated, run_interference, run_load
+from costmodel.simulation.simulating import Simulated, run_load
 
 EXPERIMENTS: dict[str, list[dict[str, Any]]] = {
     "default": [{}],

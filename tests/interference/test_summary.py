@@ -185,7 +185,7 @@ def test_predicted_beside_measured():
 
 def asked(record):
     """Return how the run of a record was simulated."""
-    with patch("costmodel.simulation.simulating.simulate_interference") as simulated:
+    with patch("costmodel.simulation.interfering.simulate_interference") as simulated:
         simulate(record, summarise(record), gpu="h100", model="Llama-3.1-8B")
     return simulated.call_args
 

@@ -17,9 +17,9 @@ from costmodel.planning.fitting_in import fits, needed_blocks
 from costmodel.planning.serving import make_site, room
 from costmodel.planning.steady import Steady
 from costmodel.simulation.cache import Background
+from costmodel.simulation.interfering import simulate_interference
 from costmodel.simulation.options import ServerOptions
 from costmodel.simulation.server import make_server
-from costmodel.simulation.simulating import simulate_interference
 from costmodel.sweeping.fitting import room_of
 
 LOADS = [

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from costmodel.simulation.gap_times import gap_times
+from costmodel.simulation.interfering import run_interference
 from costmodel.simulation.pools import Pools
-from costmodel.simulation.simulating import Simulated, run_interference, run_load
+from costmodel.simulation.simulating import Simulated, run_load
 from costmodel.simulation.stepping import Progress
 
 CASES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (

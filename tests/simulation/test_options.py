@@ -7,9 +7,10 @@ from typing import Any, get_type_hints
 import pytest
 
 from costmodel.hardware.errors import InputError
+from costmodel.simulation.interfering import simulate_interference
 from costmodel.simulation.options import ELSEWHERE, OPTIONS, TRUTHS, ServerOptions, check_options
 from costmodel.simulation.pools import Pools
-from costmodel.simulation.simulating import simulate_interference, simulate_load, simulate_trace
+from costmodel.simulation.simulating import simulate_load, simulate_trace
 
 FIXED: Any = {"decode_s": 0.01, "prefill_s": 0.1}
 

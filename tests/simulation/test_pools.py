@@ -10,12 +10,13 @@ import pytest
 
 from costmodel.architecture.counts import kv_bytes_per_token
 from costmodel.hardware.errors import InputError
+from costmodel.simulation.interfering import simulate_interference
 from costmodel.simulation.options import ServerOptions
 from costmodel.simulation.pools import Pools, run_pools, transfer_seconds
 from costmodel.simulation.requests import Listed, Request
 from costmodel.simulation.running import engine_for
 from costmodel.simulation.server import Server, make_server
-from costmodel.simulation.simulating import simulate_interference, simulate_load
+from costmodel.simulation.simulating import simulate_load
 from costmodel.simulation.tally import Served, Tally
 
 FIXED: Any = {"decode_s": 0.01, "prefill_s": 1.0}

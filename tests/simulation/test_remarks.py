@@ -9,8 +9,9 @@ import pytest
 
 from costmodel.hardware.errors import InputError
 from costmodel.planning.replicas import plan_replicas
+from costmodel.simulation.interfering import simulate_interference
 from costmodel.simulation.pools import Pools
-from costmodel.simulation.simulating import simulate_interference, simulate_load, simulate_trace
+from costmodel.simulation.simulating import simulate_load, simulate_trace
 
 FIXED: Any = {"decode_s": 0.01, "prefill_s": 0.1}
 FASTER = "requests come faster than they are answered"

@@ -13,6 +13,7 @@ import pytest
 from costmodel.hardware.errors import InputError
 from costmodel.prediction import predict
 from costmodel.simulation import simulating
+from costmodel.simulation.interfering import simulate_interference
 from costmodel.simulation.jumping import JumpingEngine
 from costmodel.simulation.options import ServerOptions
 from costmodel.simulation.pools import Pools
@@ -21,12 +22,7 @@ from costmodel.simulation.results import Percentiles, Result, Simulation
 from costmodel.simulation.running import Limits, engine_for
 from costmodel.simulation.server import make_server
 from costmodel.simulation.settings import Scheduler, Settings
-from costmodel.simulation.simulating import (
-    run_load,
-    simulate_interference,
-    simulate_load,
-    simulate_trace,
-)
+from costmodel.simulation.simulating import run_load, simulate_load, simulate_trace
 from costmodel.simulation.stepping import Engine, Progress
 
 DECODE_S, PREFILL_S = 0.01, 0.1464

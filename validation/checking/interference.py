@@ -14,9 +14,9 @@ from costmodel.deployment import deploy
 from costmodel.equations.work import Chunk, Decodes, make_work
 from costmodel.hardware.errors import InputError
 from costmodel.hardware.shipped import ENGINES
+from costmodel.simulation.interfering import run_interference
 from costmodel.simulation.options import ServerOptions
 from costmodel.simulation.results import Simulation
-from costmodel.simulation.simulating import run_interference
 from costmodel.simulation.stepping import Progress
 from costmodel.validation.checking.asking import Asked, make_predictor, model_folder
 from costmodel.validation.checking.documents import CheckedFile, Row, make_row

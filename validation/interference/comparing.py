@@ -123,7 +123,7 @@ def simulate(record: Record, summary: Interference, **options: Any) -> Result | 
     Raises:
         InputError: as :func:`compare`.
     """
-    from costmodel.simulation.simulating import simulate_interference
+    from costmodel.simulation.interfering import simulate_interference
 
     run, injected, plan = record.injected, summary.injected, record.plan
     if run is None or injected is None or min(injected.duration_s, plan.duration_s) <= plan.first_s:
