@@ -42,6 +42,11 @@ class Batch(NamedTuple):
         return f"{count(self.streams)} of {count(self.asked)} streams" if self.cut else plural(self.streams, "stream")
 
     @property
+    def together(self) -> str:
+        """How the streams decode: ``32 streams together``, ``1 stream alone``."""
+        return plural(self.streams, "stream") + (" alone" if self.streams == 1 else " together")
+
+    @property
     def said(self) -> str:
         """The batch in words: ``32 streams``, with its mark."""
         return plural(self.streams, "stream") + (f" ({self.mark})" if self.mark else "")

@@ -173,6 +173,9 @@ def batch_size(scene: Scene) -> Topic:
     experts = experts_of(scene, streams)
     routed = [time_of(of(scene.decode(each, context), ["experts"])) for each in (1, streams)]
     shared, now = one - own - routed[0], time_of(scene.decode(streams, context))
+    beside = f" ({batch.mark})" * bool(batch.mark)
+    if streams > 1:
+        beside = f"; {batch.said} together every {seconds(now)}"
     full, half = time_of(scene.decode(limit, context)), max(limit // 2, 1)
     before = time_of(scene.decode(half, context))
     gain, loss = limit / full / (half / before), full / before
@@ -186,7 +189,7 @@ def batch_size(scene: Scene) -> Topic:
         name="batch-size",
         claim="The bigger the batch, the better.",
         verdict=f"Only up to two limits: every reader's TPOT, and the memory for the KV cache. Alone, a stream gets a token every "
-        f"{seconds(one)}; {batch.said} together every {seconds(now)}; from {count(double + 1)} on it "
+        f"{seconds(one)}{beside}; from {count(double + 1)} on it "
         f"{'is' if double < most else 'would be'} more than twice as slow as alone. Here {memory}."
         + (
             f" Filling it from {half} to {limit} sequences makes {times(gain)} the tokens/s, and everyone waits {times(loss)} as long."

@@ -45,6 +45,15 @@ def pair_flops(scene: Scene, decode: bool = False) -> str:
     return " or ".join(dict.fromkeys(said)) or "4·h·d_h"
 
 
+def passed_elements(scene: Scene) -> str:
+    """Return the elements that attention of a prompt passes per token and layer: queries, keys, values and what comes out of them."""
+    return {
+        "4·h·d_h": "(h + h_kv)·2·d_h",
+        "2·h·(d_k + d_v)": "(h + h_kv)·(d_k + d_v)",
+        "2·h·(2·r + d_r)": "(h·(2·r + d_r) + r + d_r)",
+    }.get(pair_flops(scene), "(h + h_kv)·(d_k + d_v)")
+
+
 def token_bytes(scene: Scene) -> str:
     """Return the bytes of a token's K and V in one layer: ``2·h_kv·d_h·b_kv``; of a latent, ``(r + d_r)·b_kv``."""
     said = []

@@ -47,6 +47,7 @@ def prefix_cache(scene: Scene) -> Topic:
     """9. A prompt of which a share is cached: prefill of the rest, and an answer that costs what it always does."""
     prompt, block = scene.context, scene.block_tokens
     batch = batch_of(scene, prompt + scene.output)
+    among = f"among {batch.said}" if batch.streams > 1 else f"alone{f' ({batch.mark})' * bool(batch.mark)}"
     same = int(USUAL * prompt) if scene.cached is None else scene.cached
     parts = sorted({int(part * prompt) for part in SHARES} | {same})
     rows = [served(scene, tokens, block) for tokens in parts]
@@ -73,7 +74,7 @@ def prefix_cache(scene: Scene) -> Topic:
         f"{'is' if prompt == 1 else 'are'} computed in {seconds(first)}, and so is all of the answer: "
     )
     drawn = (
-        f"{plural(scene.output, 'token')} in {seconds(answer)} among {batch.said}, as without a cache"
+        f"{plural(scene.output, 'token')} in {seconds(answer)} {among}, as without a cache"
         if scene.output > 1
         else "its one token ends the prefill"
     )
@@ -124,7 +125,7 @@ def prefix_cache(scene: Scene) -> Topic:
             "prefill_flops": "its FLOPs",
             "kept_kv_bytes": f"{parts_kept} that the cache keeps for it",
             "answer_steps": "decode steps of the answer, as without a cache",
-            "answer_s": f"their time, among {batch.said}",
+            "answer_s": f"their time, {among}",
             "prefill_without_s": "prefill without the cache",
             "prefill_saved_s": "saved",
             "without_prefill_flops": "FLOPs without the cache",

@@ -38,8 +38,8 @@ def quadratic(scene: Scene) -> Topic:
         number=3,
         name="quadratic",
         claim="It is expensive mainly because attention is O(n²).",
-        verdict=f"{first}: of the GPU time of a request ({count(scene.context)} tokens, {count(scene.output)} of answer, "
-        f"{plural(batch.streams, 'stream')} together{', ' * bool(batch.mark)}{batch.mark}) "
+        verdict=f"{first}: of the GPU time of a request ({plural(scene.context, 'token')}, {count(scene.output)} of answer, "
+        f"{batch.together}{', ' * bool(batch.mark)}{batch.mark}) "
         f"{'the n²' if whole_prompt else 'attention'} of the prompt is {share(square / whole)}; the answer is "
         f"{share(answer / whole)}: {_answer(scene, batch, here, whole)}. "
         f"{_asked(scene, what, overtakes, window)}.",
@@ -123,7 +123,10 @@ def _answer(scene: Scene, batch: Batch, here: dict[str, Cell], whole: float) -> 
 def _weights(scene: Scene, batch: Batch) -> str:
     """Return what the matrices of the answer's steps wait for, in words."""
     matrices = of(scene.decode(batch.streams, scene.context + scene.output / 2), MATRICES)
-    return "reading weights" if bound_of(matrices) != "compute" else "multiplying with weights, padding included"
+    if bound_of(matrices) != "compute":
+        return "reading weights"
+    padded = any(expert.grouped for expert in scene.parameters.experts)
+    return "multiplying with weights" + (", padding included" if padded else "")
 
 
 def _others(scene: Scene) -> str:
