@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from costmodel.explaining import ruler
 from costmodel.explaining.batches import batch_of
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.formulas import kept_formula, prompt_formula, read_formula
 from costmodel.explaining.layers import dense, experts_of, growth, looking
-from costmodel.explaining.scene import MOST_STREAMS, Scene, flops_of, lengths, of, time_of
+from costmodel.explaining.scene import MOST_STREAMS, Operators, Scene, flops_of, lengths, of, time_of
 from costmodel.explaining.tables import number, table
 from costmodel.explaining.words import count, plural, seconds, share, significant, size, times
 from costmodel.solving import largest
@@ -141,10 +143,17 @@ def long_context(scene: Scene) -> Topic:
     )
 
 
-def batch_size(scene: Scene) -> Topic:
-    """2. A decode step of B sequences takes t_shared + B·t_own: tokens/s = B/T saturates at 1/t_own while T goes on growing.
+def _others(step: Operators, mixing: Sequence[str]) -> Operators:
+    """Return the operators of a step that are neither of some groups nor experts."""
+    left = set(map(id, of(step, (*mixing, "experts"))))
+    return [item for item in step if id(item) not in left]
 
-    t_own is what a sequence more adds in attention and states; their launches, which one sequence has as many have, are shared.
+
+def batch_size(scene: Scene) -> Topic:
+    """2. A decode step of B sequences takes t_shared + B·(t_own + t_added): tokens/s = B/T saturates while T goes on growing.
+
+    t_own is what a sequence more adds in attention and states, t_added what it adds in all other kernels but the experts: both are means
+    from one sequence to all. What one sequence needs as many do, launches for one, is shared.
     """
     context, batch = scene.context, batch_of(scene, scene.context)
     streams, most = batch.streams, batch.most
@@ -166,13 +175,15 @@ def batch_size(scene: Scene) -> Topic:
             }
         )
     mixing = ("attention", "states")  # what a sequence has of its own: K and V, and states
-    several = max(streams, 2)
-    brought = [time_of(of(scene.decode(each, context), mixing)) for each in (1, several)]
-    own = (brought[1] - brought[0]) / (several - 1)
+    ends = [scene.decode(each, context) for each in (1, max(streams, 2))]
+    own, added = (
+        (time_of(last) - time_of(first)) / (max(streams, 2) - 1)
+        for first, last in ([of(step, mixing) for step in ends], [_others(step, mixing) for step in ends])
+    )
     own_memory = "KV cache and states" if scene.parameters.states else "KV cache"
     experts = experts_of(scene, streams)
     routed = [time_of(of(scene.decode(each, context), ["experts"])) for each in (1, streams)]
-    shared, now = one - own - routed[0], time_of(scene.decode(streams, context))
+    shared, now = one - own - added - routed[0], time_of(scene.decode(streams, context))
     beside = f" ({batch.mark})" * bool(batch.mark)
     if streams > 1:
         beside = f"; {batch.said} together every {seconds(now)}"
@@ -202,8 +213,8 @@ def batch_size(scene: Scene) -> Topic:
         else f"A batch ends where memory does: here {memory}",
         reason=(
             f"A decode step reads all weights{' but the experts' if experts else ''} once, for everybody in the batch: that part is "
-            "shared, and a larger batch makes each token cheaper (weights, launches and all that one stream needs as "
-            f"many do{', without experts' if experts else ''}: {seconds(shared)})."
+            "shared, and a larger batch makes each token cheaper (weights, launches and what else takes as long for "
+            f"one stream as for many{', without experts' if experts else ''}: {seconds(shared)})."
             + (
                 f" Of the {count(experts.all)} routed experts of a layer it reads those that some token chose: {count(experts.per_token)} "
                 f"for one stream ({seconds(routed[0])} in all layers), {significant(experts.touched)} for {count(streams)} "
@@ -212,7 +223,8 @@ def batch_size(scene: Scene) -> Topic:
                 else ""
             ),
             f"But each sequence brings its own {own_memory}, which nobody shares: {seconds(own)} more per step and sequence at "
-            f"{count(context)} tokens. The step grows with the batch, tokens/s approach one per {seconds(own)}, and the cache fills up.",
+            f"{count(context)} tokens, and a token to be computed, {seconds(added)}. The step grows with the batch, tokens/s approach one "
+            f"per {seconds(own + added)}, and the cache fills up.",
         ),
         numbers={
             "streams": streams,
@@ -222,7 +234,7 @@ def batch_size(scene: Scene) -> Topic:
             "shared_s": shared,
             **({"experts_one_s": routed[0], "experts_s": routed[1]} if experts else {}),
             "own_s": own,
-            "grown_s": now - shared - (routed[1] if experts else 0.0) - streams * own,
+            "added_s": added,
             "most_streams_in_kv_cache": most,
             "tpot_at_most_s": full if most else None,
             "at_most_tokens_per_s": limit / full if most else None,
@@ -243,8 +255,9 @@ def batch_size(scene: Scene) -> Topic:
                 else {}
             ),
             "own_s": "part that each sequence adds: its own " + own_memory,
-            "grown_s": f"what else {'has' if streams == 1 else 'have'} become longer with {plural(streams, 'stream')}: "
-            + ("matrices, links, small kernels" if scene.deployment.gpus > 1 else "matrices, small kernels"),
+            "added_s": "what its token adds elsewhere: to matrices, "
+            + ("links, " if scene.deployment.gpus > 1 else "")
+            + "small kernels, overheads",
             "most_streams_in_kv_cache": "most sequences in the KV cache",
             "tpot_at_most_s": "TPOT there",
             "at_most_tokens_per_s": "tokens per second there",
@@ -267,8 +280,8 @@ def batch_size(scene: Scene) -> Topic:
             ),
         ),
         formulas=(
-            f"TPOT(B) = T_decode(B) = t_shared{' + t_experts(B)' if experts else ''} + B·t_own + t_grown(B), which is small; "
-            f"tokens/s = B/TPOT → 1/t_own; t_own = read/W, read = {read_formula(scene, kept_formula(scene))}",
+            f"TPOT(B) = T_decode(B) = t_shared{' + t_experts(B)' if experts else ''} + B·(t_own + t_added); "
+            f"tokens/s = B/TPOT → 1/(t_own + t_added); t_own = read/W, read = {read_formula(scene, kept_formula(scene))}",
             *(
                 [
                     "t_experts(B) ∝ E·(1 − (1 − k/E)^B), the experts that B tokens touch; it waits for padded tiles where they have few"
