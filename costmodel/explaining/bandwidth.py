@@ -106,6 +106,7 @@ def decode_bound(scene: Scene) -> Topic:
             "matrices_flops_per_byte": "of it the matrices",
             "attention_flops_per_byte": "of it attention, on the KV cache" + indexed,
             "prefill_flops_per_byte": f"prefill of {count(context)} tokens",
+            "streams": "streams that decode together: as asked for, or as many as fit",
             "decode_step_s": "time of that decode step",
             "computing_s": "its FLOPs at peak",
             "moving_s": "its bytes at full bandwidth",

@@ -242,6 +242,7 @@ def batch_size(scene: Scene) -> Topic:
             "kv_cache_bytes": float(scene.pool().usable * scene.pool().block_bytes[0]),
         },
         labels={
+            "streams": "streams that decode together: as asked for, or as many as fit",
             "tpot_one_s": "TPOT of one stream",
             "tpot_s": f"TPOT of {batch.said}",
             "tokens_per_s": "their tokens per second, together",

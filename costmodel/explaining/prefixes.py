@@ -117,6 +117,7 @@ def prefix_cache(scene: Scene) -> Topic:
         labels={
             "prompt_tokens": "prompt",
             "block_tokens": "tokens of a block",
+            "streams": "streams that decode together: as asked for, or as many as fit",
             "sent_before_share": "share of the prompt that was sent before",
             "same_tokens": "its tokens",
             "cached_tokens": "of these from the cache: whole blocks, never the last token",
