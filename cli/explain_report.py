@@ -155,7 +155,9 @@ def load_of(topic: Topic | None, document: Explanations) -> str:
     """Return the load that the numbers of a topic are about: that of the document, but for a topic with a length of its own."""
     if topic is not None and topic.name == "long-context":
         return f"one sequence of {topic.numbers['context_tokens']:,} tokens"
-    return f"{plural(document.streams, 'stream')}, {plural(document.context_tokens, 'token')} of context"
+    run = document.streams if topic is None else topic.numbers.get("streams", document.streams)
+    fewer = "" if run == document.streams else f"{run:,} of "
+    return f"{fewer}{plural(document.streams, 'stream')}, {plural(document.context_tokens, 'token')} of context"
 
 
 def _indented(text: str, indent: str = "  ") -> str:

@@ -13,7 +13,7 @@ def value_text(key: str, value: Cell) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
-        return value
+        return BOUNDS.get(value, value) if key.endswith("bound") else value
     for end, write in WRITERS.items():
         if key == end.lstrip("_") or key.endswith(end):
             return write(float(value))
@@ -28,6 +28,8 @@ def _tiny(value: float) -> str:
     return "0" if value == 0 else f"{value:.1e}" if value < 1e-3 else significant(value, 2)
 
 
+BOUNDS = {"compute": "multipliers", "link": "other GPUs", "latency": "launches"}
+"""What a kernel waits for, as verdicts call it."""
 WRITERS = {
     "_flops_per_byte": lambda value: f"{significant(value, 3)} FLOP/B",
     "_flops_per_s": lambda value: f"{large(value)}FLOP/s",

@@ -33,6 +33,12 @@ WORDS = {
         r"\broofline rung\b",
         "times at the datasheet's rates, which nothing can beat; nothing is fitted",
     ),
+    "letters": (
+        r"·L\b|\bd_h\b|\bh_kv\b|\bP·n|\bB/TPOT\b|\bb_w\b",
+        "n tokens, B streams, L layers, P weights (P_lin of the layers), F FLOPs and W bytes per second of the GPU; h query heads, h_kv "
+        "KV heads, d_h elements of a head (d_k of a key, d_v of a value), b bytes of an element (b_w of a weight, b_kv in the cache); of a "
+        "latent, r elements and d_r of the rotary part; h_i heads of d_i elements of an indexer; E experts, of which a token chooses k",
+    ),
 }
 """Word → where it is used (regular expression), and what it means."""
 

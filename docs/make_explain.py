@@ -41,6 +41,10 @@ way = costmodel.explain_request(prompt=8000, output=200, streams=32)
 about prefill; `--output` the length of an answer. Times are those of the calibrated rung where there is a calibration, else of the
 roofline, and the answer says so; FLOPs and bytes are exact counts, of one GPU. This page is written by `python
 docs/make_explain.py` for the defaults: {about}.
+
+A batch is of `--streams` sequences, or, where fewer fit into the KV cache, of as many as fit, as on a server that lets the others
+wait; the answer says so. Not all topics have the same number: a whole request needs room for its answer as well, and speculation
+shares the memory with its draft.
 """
 REQUEST = """## A request's way
 

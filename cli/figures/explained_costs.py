@@ -80,7 +80,7 @@ def draw_long_context(topic: Topic, foot: str) -> Figure:
         figure, (left, right) = framed(topic, foot, 2)
         curves: tuple[tuple[Any, str, Any], ...] = (
             (prefill, "prefill", style.LOOKS[0]),
-            (attention, "of it attention, ∝ n²", style.LOOKS[1]),
+            (attention, f"of it {_short(topic.labels['attention_time_share'].partition(' in ')[2])}", style.LOOKS[1]),
             (prefill[0] * tokens / tokens[0], "if it grew like the length", style.LOOKS[7]),
         )
         for values, name, (color, line, marker) in curves:
@@ -113,6 +113,11 @@ def draw_long_context(topic: Topic, foot: str) -> Figure:
             )  # fmt: skip
         style.settle(figure)
     return figure
+
+
+def _short(label: str) -> str:
+    """Return what attention grows with where it is one thing, ``attention, ∝ n²``; where layers differ, ``attention``."""
+    return label if label.endswith((", ∝ n²", ", ∝ n")) and label.count("∝") == 1 else label.partition(",")[0]
 
 
 def draw_batch_size(topic: Topic, foot: str) -> Figure:
@@ -163,8 +168,9 @@ def draw_batch_size(topic: Topic, foot: str) -> Figure:
 
 
 PARTS = (
-    ("answer_kv_s", "answer: reading KV", style.GREEN, ".."),
-    ("answer_weights_s", "answer: reading weights", style.BLUE, ""),
+    ("answer_kv_s", "answer: KV cache", style.GREEN, ".."),
+    ("answer_weights_s", "answer: weights", style.BLUE, ""),
+    ("answer_launches_s", "answer: launches", style.PURPLE, "--"),
     ("answer_rest_s", "answer: rest", style.SKY, "\\\\"),
     ("prompt_rest_s", "prompt: rest", style.PALE, ""),
     ("prompt_matrices_s", "prompt: matrices, ∝ n", style.ORANGE, "//"),
@@ -182,8 +188,8 @@ def draw_quadratic(topic: Topic, foot: str) -> Figure:
     with style.styled():
         figure, (axes,) = framed(topic, foot)
         handles = [Patch(facecolor=color, hatch=hatch, edgecolor="white") for _, _, color, hatch in PARTS]
-        names = [name if topic.labels[key] == name else name.partition(",")[0] for key, name, *_ in PARTS]
-        style.add_legend(figure, handles, names, 3)
+        names = [_short(topic.labels[key]) if key == "prompt_attention_s" else name for key, name, *_ in PARTS]
+        style.add_legend(figure, handles, names, 4)
         bottom = np.zeros(len(prompt))
         for values, (_, _, color, hatch) in zip(parts, PARTS, strict=True):
             top = bottom + 100 * values / whole
@@ -206,11 +212,15 @@ def draw_quadratic(topic: Topic, foot: str) -> Figure:
         if overtakes and prompt[0] < float(overtakes) < prompt[-1]:
             axes.axvline(float(overtakes), color=style.INK, linewidth=1.6, linestyle=style.DASHED)
             axes.text(
-                float(overtakes), 4, f"n² overtakes the matrices\nat {count(float(overtakes))} ", ha="right", va="bottom",
+                float(overtakes), 4, f"{_what(topic)} overtakes the matrices\nat {count(float(overtakes))} ", ha="right", va="bottom",
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 2.5}, size=style.SMALL_SIZE,
             )  # fmt: skip
         style.settle(figure)
     return figure
+
+
+def _what(topic: Topic) -> str:
+    return "n²" if topic.labels["prompt_attention_s"] == "prompt: attention, ∝ n²" else "attention"
 
 
 def draw_prefix_cache(topic: Topic, foot: str) -> Figure:

@@ -219,7 +219,8 @@ def _grouped_experts(expert: ExpertGemm, grouped: GroupedExperts, tokens: Value)
     """Routed experts in one grouped kernel: every expert touched pads its rows to whole tiles, and costs a little time of its own.
 
     A router is uneven. If experts' popularity is spread exponentially, all but the first of n tokens leave an expert idle with
-    chance 1/(1 + (n − 1)·k/E), and the first with 1 − k/E; even choice, (1 − k/E)^n, is what the roofline counts and is a floor here.
+    chance 1/(1 + (n − 1)·k/E), and the first with 1 − k/E; even choice, (1 − k/E)^n, is what the roofline counts and is a floor here:
+    of the time, and of what is told of arithmetic and reading.
     """
     rate, served, chosen = expert.rate, expert.replicas * tokens, 1 - expert.idle_probability
     touched = 1 - expert.idle_probability / (1 + (served - 1) * chosen)
@@ -233,11 +234,10 @@ def _grouped_experts(expert: ExpertGemm, grouped: GroupedExperts, tokens: Value)
     memory = memory + grouped.expert_s * experts * expert.count
     fixed = rate.launch * expert.count
     passes = rate.per_token * expert.count * expert.visits_per_token * tokens * busiest
-    floor = maximum(flops / rate.peak, moved / rate.bandwidth)
-    seconds = maximum(maximum(compute, memory) + passes + fixed, floor)
-    return OperatorTime(
-        expert.name, "experts", flops, moved, seconds, compute, memory + passes, fixed, rate.calibrated_by
-    )
+    multiplied, read = flops / rate.peak, moved / rate.bandwidth
+    seconds = maximum(maximum(compute, memory) + passes + fixed, maximum(multiplied, read))
+    compute, memory = maximum(compute, multiplied), maximum(memory + passes, read)
+    return OperatorTime(expert.name, "experts", flops, moved, seconds, compute, memory, fixed, rate.calibrated_by)
 
 
 def _attention(kernel: AttentionKernel, work: Work, windows: tuple[Reach, ...]) -> list[OperatorTime[Any]]:

@@ -63,7 +63,7 @@ def explain(
         topics: one of ``long-context``, ``batch-size``, ``quadratic``, ``decode-bound``, ``gqa``, ``kv-cache``, ``flash-attention``,
             ``speculation`` and ``prefix-cache``, or several of them; None for all.
         context: tokens of each stream in the KV cache, and of a prompt [tokens].
-        streams: sequences that decode together.
+        streams: sequences that decode together; where fewer fit into the KV cache, as many as fit.
         output: tokens of an answer.
         cached_prefix: for ``prefix-cache``: leading tokens of the prompt that were sent before; None for 90 % of it [tokens].
         speculation: for ``speculation``: what drafts, how many tokens, how many are accepted; None for an EAGLE-3 head and the best number.
@@ -146,8 +146,8 @@ def remarks(
     needed, usable = int(scene.streams * pool.stream(scene.context)), int(pool.usable)
     if needed > usable:
         warnings.append(
-            f"{scene.streams:,} streams at {scene.context:,} tokens need {needed:,} KV blocks of {usable:,}: "
-            "they do not fit at once"
+            f"{scene.streams:,} streams at {scene.context:,} tokens need {needed:,} KV blocks of {usable:,}: they do not fit at once, "
+            + (f"{scene.most_streams(scene.context):,} do" if scene.most_streams(scene.context) else "and not one does")
         )
     return tuple(notes), tuple(warnings)
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from costmodel.dtypes import main_format
 from costmodel.equations.step import OperatorTime
-from costmodel.explaining.documents import Cell, Topic
+from costmodel.explaining.batches import batch_of
+from costmodel.explaining.documents import Cell, Table, Topic
+from costmodel.explaining.formulas import pair_flops, token_bytes
 from costmodel.explaining.layers import Experts, experts_of
 from costmodel.explaining.scene import (
     MATRICES,
@@ -31,7 +33,8 @@ WAITING = {"memory": "memory", "compute": "the multipliers", "link": "other GPUs
 
 def decode_bound(scene: Scene) -> Topic:
     """4. Arithmetic intensity (FLOPs per byte) of a decode step, against the ridge point F/W of the GPU."""
-    deployment, streams, context = scene.deployment, scene.streams, scene.context
+    deployment, context, batch = scene.deployment, scene.context, batch_of(scene, scene.context)
+    streams = batch.streams
     hardware = deployment.hardware
     dtype = deployment.compute_dtype_of(main_format(scene.architecture))
     ridge = hardware.peaks[dtype] / hardware.bandwidth
@@ -52,7 +55,7 @@ def decode_bound(scene: Scene) -> Topic:
     most = largest(lambda batch: _surplus(scene, batch), 0.0, 1, MOST_STREAMS)
     matrices, attention = intensity(of(step, MATRICES)), intensity(of(step, ["attention"]))
     first, last = _said(bound_of(kernels), computing / headline, waits["compute"], by_bandwidth)
-    experts = experts_of(scene, streams)
+    experts, several = experts_of(scene, streams), plural(streams, "stream")
     indexed = " (with the indexer)" if len(no_indexer(step)) < len(step) else ""
     numbers: dict[str, Cell] = {
         "peak_flops_per_s": float(hardware.peaks[dtype]),
@@ -63,6 +66,7 @@ def decode_bound(scene: Scene) -> Topic:
         "matrices_flops_per_byte": matrices,
         "attention_flops_per_byte": attention,
         "prefill_flops_per_byte": intensity(prompt),
+        "streams": streams,
         "decode_step_s": headline,
         "computing_s": computing,
         "moving_s": moving,
@@ -78,7 +82,7 @@ def decode_bound(scene: Scene) -> Topic:
         number=4,
         name="decode-bound",
         claim="Decode is slow because it lacks compute.",
-        verdict=f"{first}. A decode step of {plural(streams, 'stream')} does {significant(intensity(step))} FLOPs per byte that it "
+        verdict=f"{first}. A decode step of {batch.said} does {significant(intensity(step))} FLOPs per byte that it "
         f"moves; the GPU could do {significant(ridge)} in the time that a byte takes. At full rates its FLOPs need {seconds(computing)} of "
         f"{seconds(headline)} ({share(computing / headline)}), its bytes {seconds(moving)} ({share(moving / headline)}). Its kernels wait "
         f"for {_waiting(waits)}. Twice the compute would save {share(by_compute)} of the step, twice the bandwidth "
@@ -90,7 +94,7 @@ def decode_bound(scene: Scene) -> Topic:
             f"{_weights(scene, experts)} {_shared(streams, matrices, experts)} The KV cache is nobody else's: its "
             f"{significant(attention)} FLOPs per byte{indexed} stay the same however large the batch. "
             f"{_prompt(scene, intensity(prompt), ridge)}",
-            _slower(scene, experts),
+            _slower(scene, streams, experts),
         ),
         numbers=numbers,
         labels={
@@ -98,10 +102,11 @@ def decode_bound(scene: Scene) -> Topic:
             "bandwidth_bytes_per_s": "W: bandwidth of its memory",
             "ridge_flops_per_byte": "F/W: ridge point",
             "one_stream_flops_per_byte": "decode step of one stream",
-            "decode_flops_per_byte": f"decode step of {plural(streams, 'stream')}",
+            "decode_flops_per_byte": f"decode step of {several}",
             "matrices_flops_per_byte": "of it the matrices",
             "attention_flops_per_byte": "of it attention, on the KV cache" + indexed,
             "prefill_flops_per_byte": f"prefill of {count(context)} tokens",
+            "streams": "streams that decode together: as asked for, or as many as fit",
             "decode_step_s": "time of that decode step",
             "computing_s": "its FLOPs at peak",
             "moving_s": "its bytes at full bandwidth",
@@ -117,28 +122,16 @@ def decode_bound(scene: Scene) -> Topic:
             "matrices_compute_bound_from_streams": "batch from which its matrices lack compute, inputs and outputs counted",
         },
         tables=(
-            table(
-                "operators",
-                f"The decode step at datasheet rates ({plural(streams, 'stream')}, {count(context)} tokens each)",
-                {
-                    "operator": "operator",
-                    "flops": "FLOPs",
-                    "bytes": "bytes",
-                    "flops_per_byte": "FLOP/B",
-                    "bound": "waits for",
-                    "time_s": "time",
-                },
-                [_row(item) for item in step if item.seconds > 0],
-            ),
+            _operators(step, kernels if scene.fitted else None, f"{several}, {count(context)} tokens each"),
             table(
                 "points",
                 "Points of the figure",
                 {"what": "what", "flops_per_byte": "FLOP/B", "flops_per_s": "FLOP/s", "bound": "bound"},
                 [
                     _point("decode, 1 stream: matrices", of(one, MATRICES)),
-                    _point(f"decode, {plural(streams, 'stream')}: matrices", of(step, MATRICES)),
-                    _point(f"decode, {plural(streams, 'stream')}: KV cache", of(step, ["attention"])),
-                    _point(f"decode, {plural(streams, 'stream')}: all of it", step),
+                    _point(f"decode, {several}: matrices", of(step, MATRICES)),
+                    _point(f"decode, {several}: KV cache", of(step, ["attention"])),
+                    _point(f"decode, {several}: all of it", step),
                     _point(f"prompt, {count(context)} tokens: matrices", of(prompt, MATRICES)),
                     _point(f"prompt, {count(context)} tokens: attention", of(prompt, ["attention"])),
                 ],
@@ -147,7 +140,7 @@ def decode_bound(scene: Scene) -> Topic:
         ),
         formulas=(
             "time of a kernel ≥ max(FLOPs/F, bytes/W); FLOPs/bytes < F/W: it waits for memory",
-            "matrices: 2·P·B/(P·b_w) = 2·B/b_w; attention of GQA: 4·h·d_h/(2·h_kv·d_h·b_kv) = 2·(h/h_kv)/b_kv, whatever the batch",
+            f"matrices: 2·P·B/(P·b_w) = 2·B/b_w; attention: {_per_kv_byte(scene)}, whatever the batch",
             _crossing(scene, ridge, experts),
         ),
         sources=(
@@ -233,23 +226,38 @@ def _prompt(scene: Scene, reached: float, ridge: float) -> str:
     )
 
 
-def _slower(scene: Scene, experts: Experts | None) -> str:
+def _per_kv_byte(scene: Scene) -> str:
+    """Return the formula of a decode step's FLOPs per byte of K and V."""
+    flops, moved = pair_flops(scene, decode=True), token_bytes(scene)
+    grouped = flops == "4·h·d_h" and moved == "2·h_kv·d_h·b_kv"
+    return f"{flops}/({moved})" + (" = 2·(h/h_kv)/b_kv" if grouped else "")
+
+
+def _slower(scene: Scene, streams: int, experts: Experts | None) -> str:
     """Return why kernels wait longer than their bytes and FLOPs need."""
     if scene.fitted is None:
         return "At datasheet rates every kernel takes as long as the longer of the two, and nothing else takes time."
     said = (
-        "Kernels do not reach the datasheet's rates, so that they wait longer than their bytes or FLOPs need at these; about half of "
-        "what waits for a rate is the most that twice that rate saves."
+        "Kernels do not reach the datasheet's rates, so that they wait longer than their bytes or FLOPs need at these. Each wait is "
+        "counted for the slower of the two: twice both rates save half of it at most, twice the slower one less where the other then "
+        "becomes the slower, and twice the faster one a little, since the two do not overlap perfectly."
     )
     if experts is None or not any(expert.grouped for expert in scene.parameters.experts):
         return said
-    routed = of(scene.decode(scene.streams, scene.context), ("experts",))
+    routed = of(scene.decode(streams, scene.context), ("experts",))
     multiplying, reading = (sum(getattr(item, name) for item in routed) for name in ("compute_s", "memory_s"))
-    exact = sum(item.compute_s for item in of(scene.decode(scene.streams, scene.context, floor=True), ("experts",)))
+    floor = of(scene.decode(streams, scene.context, floor=True), ("experts",))
+    exact, padded = sum(item.compute_s for item in floor), multiplying > reading and bound_of(floor) == "memory"
     return (
         f"{said} Experts are multiplied in whole tiles of rows, of which {significant(experts.rows)} per expert are tokens and the "
         f"others padding: {seconds(multiplying)} where their FLOPs need {seconds(exact)} at peak, beside {seconds(reading)} of reading. "
         "The longer of the two is waited for; shorten one, and the other remains."
+        + (
+            " So experts wait for memory at datasheet rates, which know no padding, and for the multipliers as their kernels are: the "
+            "table has both."
+            if padded
+            else ""
+        )
     )
 
 
@@ -282,14 +290,38 @@ def _surplus(scene: Scene, batch: int) -> float:
     return computing - moving
 
 
-def _row(item: OperatorTime[float]) -> dict[str, Cell]:
+def _operators(step: Operators, kernels: Operators | None, load: str) -> Table:
+    """Return what a decode step's kernels count, and their times at datasheet rates and, where there is a calibration, as they are."""
+    here = {item.name: item for item in kernels or ()}
+    rows = [_row(item, here.get(item.name)) for item in step if item.seconds > 0]
+    known = {row["operator"] for row in rows}
+    rows += [_row(None, item) for item in here.values() if item.name not in known and item.seconds > 0]
+    columns = {"operator": "operator", "flops": "FLOPs", "bytes": "bytes", "flops_per_byte": "FLOP/B"}
+    rated = {"bound": "waits for", "time_s": "time"}
+    if kernels is None:
+        return table("operators", f"The decode step at datasheet rates ({load})", {**columns, **rated}, rows)
+    rated = {
+        "bound": "datasheet: waits for",
+        "time_s": "time",
+        "calibrated_bound": "here: waits for",
+        "calibrated_time_s": "time here",
+    }
+    return table("operators", f"The decode step, and what its kernels wait for ({load})", {**columns, **rated}, rows)
+
+
+def _row(item: OperatorTime[float] | None, kernel: OperatorTime[float] | None) -> dict[str, Cell]:
+    """Return an operator at datasheet rates, where these know it, and as the kernel that it is, where there is a calibration."""
+    named = item or kernel
+    assert named is not None
     return {
-        "operator": item.name,
-        "flops": item.flops,
-        "bytes": item.bytes,
-        "flops_per_byte": item.flops / item.bytes if item.bytes else 0.0,
-        "bound": item.bound,
-        "time_s": item.seconds,
+        "operator": named.name,
+        "flops": item.flops if item else None,
+        "bytes": item.bytes if item else None,
+        "flops_per_byte": (item.flops / item.bytes if item.bytes else 0.0) if item else None,
+        "bound": item.bound if item else None,
+        "time_s": item.seconds if item else None,
+        "calibrated_bound": bound_of([kernel]) if kernel else None,
+        "calibrated_time_s": kernel.seconds if kernel else None,
     }
 
 

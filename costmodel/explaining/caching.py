@@ -11,6 +11,7 @@ from costmodel.architecture.linears import query_heads_per_gpu
 from costmodel.architecture.types import Attention, StateMixer
 from costmodel.equations.work import LocalChunks, Window, attended_pairs, seen_tokens, widest
 from costmodel.explaining.documents import Cell, Topic
+from costmodel.explaining.layers import dense, looking, sights
 from costmodel.explaining.scene import Scene
 from costmodel.explaining.tables import number, table
 from costmodel.explaining.words import count, significant, size, times
@@ -92,6 +93,18 @@ def state_rows(scene: Scene) -> list[dict[str, Cell]]:
     return rows
 
 
+def _needed(scene: Scene, spans: list[str]) -> str:
+    """Return which K and V later tokens need again, and so which are kept."""
+    if dense(scene):
+        return "Later tokens need K and V of all earlier ones again, so these are kept."
+    said = f"Later tokens need K and V again of those earlier ones that they look at: {looking(scene)}. "
+    if any(sight.what == "chosen" for sight in sights(scene)):
+        return said + "Which ones are chosen differs from token to token, so all are kept."
+    if spans == ["all tokens"]:
+        return said + "Layers that look at all keep all."
+    return said + "In layers with a window nobody looks further back, so older ones are dropped."
+
+
 STATE_NAMES = {"gdn": "gated delta net", "mamba2": "Mamba 2"}
 
 
@@ -140,12 +153,7 @@ def kv_cache(scene: Scene) -> Topic:
         f"{', part of it for a while only' if len(spans) > 1 else ''}, and neither Q nor scores",
         reason=(
             "A new token asks (its query Q) and every token before it answers: with its key K, which says how well it matches, and its "
-            "value V, which says what it contributes. Later tokens need K and V of all earlier ones again, so these are kept."
-            + (
-                ""
-                if list(spans) == ["all tokens"]
-                else " In layers with a window nobody looks further back, so older ones are dropped."
-            ),
+            f"value V, which says what it contributes. {_needed(scene, list(spans))}",
             "They have queries of their own: nobody asks for an old Q again. Scores are the products of one query with all keys; they "
             "are summed up at once and are worthless for the next token, which has other products.",
         ),

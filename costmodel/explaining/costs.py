@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from costmodel.explaining import ruler
+from costmodel.explaining.batches import batch_of
 from costmodel.explaining.documents import Cell, Topic
-from costmodel.explaining.layers import dense, experts_of
-from costmodel.explaining.scene import MOST_STREAMS, Scene, flops_of, lengths, of, time_of
+from costmodel.explaining.formulas import kept_formula, prompt_formula, read_formula
+from costmodel.explaining.layers import dense, experts_of, growth, looking
+from costmodel.explaining.scene import MOST_STREAMS, Operators, Scene, flops_of, lengths, of, time_of
 from costmodel.explaining.tables import number, table
 from costmodel.explaining.words import count, plural, seconds, share, significant, size, times
 from costmodel.solving import largest
@@ -51,6 +55,7 @@ def long_context(scene: Scene) -> Topic:
         "listed_effective_tokens": measured.listed if measured else None,
         "kv_cache_bytes": float(scene.pool().usable * scene.pool().block_bytes[0]),
     }
+    again = "the whole context" if dense(scene) else f"what its layers look at ({looking(scene)})"
     cut = f", the whole window and not the {count(scene.context)} that were asked for," if scene.context > at else ""
     room = f"{plural(fits, 'such sequence')} fit into the KV cache" if fits else "not one such sequence fits"
     return Topic(
@@ -69,14 +74,14 @@ def long_context(scene: Scene) -> Topic:
             f"least {ruler.THRESHOLD}, as Llama-2-7B does at 4k tokens; nothing longer than {count(ruler.LONGEST)} tokens was tested.",
             f"The cost is certain. From {count(number(short['context_tokens']))} to {count(at)} tokens the prompt is "
             f"{times(at / number(short['context_tokens']))} as long and its prefill takes {times(grown)} as long: matrices grow with n, "
-            "attention with n². Every further token of the answer reads the whole context again from memory.",
+            f"attention {'with n²' if dense(scene) else growth(scene)}. Every further token of the answer reads {again} again from memory.",
         ),
         numbers=numbers,
         labels={
             "window_tokens": "window of the model's config",
             "context_tokens": "looked at here: 128k, or --context where that is more, within the window",
             "prefill_s": "time to prefill it, alone",
-            "attention_time_share": "share of that time in attention",
+            "attention_time_share": f"share of that time in attention, {growth(scene)}",
             "attention_flops_share": "share of the FLOPs in attention",
             "decode_step_s": "time of a decode step of one such stream",
             "kv_bytes": "its KV cache",
@@ -126,8 +131,10 @@ def long_context(scene: Scene) -> Topic:
             ),
         ),
         formulas=(
-            "prefill(n) = Σ matrices 2·P·n/F + 4·h·d_h·L·n(n + 1)/2/F; KV bytes = n·2·h_kv·d_h·b_kv·L, in whole blocks",
-            "decode step of one stream = (weights + n·KV bytes per token)/W; efficiencies and overheads on the calibrated rung",
+            f"prefill(n) = {prompt_formula(scene, 'Σ matrices 2·P·n/F')}",
+            f"KV bytes, in whole blocks = {kept_formula(scene)}",
+            f"decode step of one stream = (weights + read)/W, read = {read_formula(scene)}; on the calibrated rung efficiencies and "
+            "overheads as well",
         ),
         sources=(
             ruler.SOURCE,
@@ -136,33 +143,50 @@ def long_context(scene: Scene) -> Topic:
     )
 
 
+def _others(step: Operators, mixing: Sequence[str]) -> Operators:
+    """Return the operators of a step that are neither of some groups nor experts."""
+    left = set(map(id, of(step, (*mixing, "experts"))))
+    return [item for item in step if id(item) not in left]
+
+
 def batch_size(scene: Scene) -> Topic:
-    """2. A decode step of B sequences takes t_shared + B·t_own: tokens/s = B/T saturates at 1/t_own while T goes on growing."""
-    context, most = scene.context, scene.most_streams(scene.context)
+    """2. A decode step of B sequences takes t_shared + B·(t_own + t_added): tokens/s = B/T saturates while T goes on growing.
+
+    t_own is what a sequence more adds in attention and states, t_added what it adds in all other kernels but the experts: both are means
+    from one sequence to all. What one sequence needs as many do, launches for one, is shared.
+    """
+    context, batch = scene.context, batch_of(scene, scene.context)
+    streams, most = batch.streams, batch.most
     one = time_of(scene.decode(1, context))
     limit = max(most, 1)
     double = largest(lambda streams: time_of(scene.decode(streams, context)), 2 * one, 1, MOST_STREAMS) or 1
     rows: list[dict[str, Cell]] = []
-    for streams in lengths(1, 2 ** max(limit, scene.streams, double).bit_length(), scene.streams, most, double):
-        step, pool = scene.decode(streams, context), scene.pool(streams)
-        needed, tpot = streams * pool.stream(context), time_of(step)
+    for sequences in lengths(1, 2 ** max(limit, scene.streams, double).bit_length(), scene.streams, most, double):
+        step, pool = scene.decode(sequences, context), scene.pool(sequences)
+        needed, tpot = sequences * pool.stream(context), time_of(step)
         rows.append(
             {
-                "streams": streams,
+                "streams": sequences,
                 "tpot_s": tpot,
-                "tokens_per_s": streams / tpot,
+                "tokens_per_s": sequences / tpot,
                 "attention_time_share": time_of(of(step, ["attention"])) / tpot,
                 "kv_bytes": float(needed * pool.block_bytes[0]),
                 "fits": bool(needed <= pool.usable),
             }
         )
     mixing = ("attention", "states")  # what a sequence has of its own: K and V, and states
-    own = time_of(of(scene.decode(scene.streams, context), mixing)) / scene.streams
+    ends = [scene.decode(each, context) for each in (1, max(streams, 2))]
+    own, added = (
+        (time_of(last) - time_of(first)) / (max(streams, 2) - 1)
+        for first, last in ([of(step, mixing) for step in ends], [_others(step, mixing) for step in ends])
+    )
     own_memory = "KV cache and states" if scene.parameters.states else "KV cache"
-    alone, experts = scene.decode(1, context), experts_of(scene, scene.streams)
-    shared = one - time_of(of(alone, (*mixing, "experts")))
-    routed = [time_of(of(step, ["experts"])) for step in (alone, scene.decode(scene.streams, context))]
-    now = time_of(scene.decode(scene.streams, context))
+    experts = experts_of(scene, streams)
+    routed = [time_of(of(scene.decode(each, context), ["experts"])) for each in (1, streams)]
+    shared, now = one - own - added - routed[0], time_of(scene.decode(streams, context))
+    beside = f" ({batch.mark})" * bool(batch.mark)
+    if streams > 1:
+        beside = f"; {batch.said} together every {seconds(now)}"
     full, half = time_of(scene.decode(limit, context)), max(limit // 2, 1)
     before = time_of(scene.decode(half, context))
     gain, loss = limit / full / (half / before), full / before
@@ -176,36 +200,41 @@ def batch_size(scene: Scene) -> Topic:
         name="batch-size",
         claim="The bigger the batch, the better.",
         verdict=f"Only up to two limits: every reader's TPOT, and the memory for the KV cache. Alone, a stream gets a token every "
-        f"{seconds(one)}; {scene.streams} together every {seconds(now)}; from {count(double + 1)} on it is more than twice as slow as "
-        f"alone. Here {memory}."
+        f"{seconds(one)}{beside}; from {count(double + 1)} on it "
+        f"{'is' if double < most else 'would be'} more than twice as slow as alone. Here {memory}."
         + (
             f" Filling it from {half} to {limit} sequences makes {times(gain)} the tokens/s, and everyone waits {times(loss)} as long."
             if most > 1
             else ""
         ),
         finding=f"A batch ends where memory does, here at {plural(most, 'sequence')}, and slows everyone: "
-        f"{seconds(one)} alone, {seconds(full)} at the end",
+        f"{seconds(one)} alone, {seconds(full)} at the end"
+        if most
+        else f"A batch ends where memory does: here {memory}",
         reason=(
             f"A decode step reads all weights{' but the experts' if experts else ''} once, for everybody in the batch: that part is "
-            "shared, and a larger batch makes each token cheaper (weights and all that does not grow with "
-            f"contexts{', without experts' if experts else ''}: {seconds(shared)})."
+            "shared, and a larger batch makes each token cheaper (weights, launches and what else takes as long for "
+            f"one stream as for many{', without experts' if experts else ''}: {seconds(shared)})."
             + (
                 f" Of the {count(experts.all)} routed experts of a layer it reads those that some token chose: {count(experts.per_token)} "
-                f"for one stream ({seconds(routed[0])} in all layers), {significant(experts.touched)} for {count(scene.streams)} "
+                f"for one stream ({seconds(routed[0])} in all layers), {significant(experts.touched)} for {count(streams)} "
                 f"({seconds(routed[1])}); this part grows until all are read."
                 if experts
                 else ""
             ),
             f"But each sequence brings its own {own_memory}, which nobody shares: {seconds(own)} more per step and sequence at "
-            f"{count(context)} tokens. The step grows with the batch, tokens/s approach one per {seconds(own)}, and the cache fills up.",
+            f"{count(context)} tokens, and a token to be computed, {seconds(added)}. The step grows with the batch, tokens/s approach one "
+            f"per {seconds(own + added)}, and the cache fills up.",
         ),
         numbers={
+            "streams": streams,
             "tpot_one_s": one,
             "tpot_s": now,
-            "tokens_per_s": scene.streams / now,
+            "tokens_per_s": streams / now,
             "shared_s": shared,
             **({"experts_one_s": routed[0], "experts_s": routed[1]} if experts else {}),
             "own_s": own,
+            "added_s": added,
             "most_streams_in_kv_cache": most,
             "tpot_at_most_s": full if most else None,
             "at_most_tokens_per_s": limit / full if most else None,
@@ -213,23 +242,27 @@ def batch_size(scene: Scene) -> Topic:
             "kv_cache_bytes": float(scene.pool().usable * scene.pool().block_bytes[0]),
         },
         labels={
+            "streams": "streams that decode together: as asked for, or as many as fit",
             "tpot_one_s": "TPOT of one stream",
-            "tpot_s": f"TPOT of {plural(scene.streams, 'stream')}",
+            "tpot_s": f"TPOT of {batch.said}",
             "tokens_per_s": "their tokens per second, together",
-            "shared_s": f"part of a step that all share (one stream, attention{' and experts' if experts else ''} left out)",
+            "shared_s": f"part of a step that all share (that of one stream without its own part{' and experts' if experts else ''})",
             **(
                 {
                     "experts_one_s": "experts that one stream chooses",
-                    "experts_s": f"experts that {plural(scene.streams, 'stream')} choose",
+                    "experts_s": f"experts that {plural(streams, 'stream')} choose",
                 }
                 if experts
                 else {}
             ),
             "own_s": "part that each sequence adds: its own " + own_memory,
+            "added_s": "what its token adds elsewhere: to matrices, "
+            + ("links, " if scene.deployment.gpus > 1 else "")
+            + "small kernels, overheads",
             "most_streams_in_kv_cache": "most sequences in the KV cache",
             "tpot_at_most_s": "TPOT there",
             "at_most_tokens_per_s": "tokens per second there",
-            "most_streams_at_twice_the_tpot": "most sequences with at most twice the TPOT of one",
+            "most_streams_at_twice_the_tpot": "most sequences with at most twice the TPOT of one, whether they fit or not",
             "kv_cache_bytes": "KV cache of a GPU",
         },
         tables=(
@@ -248,13 +281,8 @@ def batch_size(scene: Scene) -> Topic:
             ),
         ),
         formulas=(
-            f"TPOT(B) = T_decode(B) ≈ t_shared{' + t_experts(B)' if experts else ''} + B·t_own; tokens/s = B/TPOT → 1/t_own; t_own = "
-            + (
-                "n·KV bytes per token/W"
-                if dense(scene)
-                else "Σ layers (what they look at)·KV bytes per token and layer/W"
-            )
-            + (" + states/W" if scene.parameters.states else ""),
+            f"TPOT(B) = T_decode(B) = t_shared{' + t_experts(B)' if experts else ''} + B·(t_own + t_added); "
+            f"tokens/s = B/TPOT → 1/(t_own + t_added); t_own = read/W, read = {read_formula(scene, kept_formula(scene))}",
             *(
                 [
                     "t_experts(B) ∝ E·(1 − (1 − k/E)^B), the experts that B tokens touch; it waits for padded tiles where they have few"

@@ -10,6 +10,7 @@ from costmodel.architecture.linears import kv_heads_per_gpu, query_heads_per_gpu
 from costmodel.architecture.types import Attention
 from costmodel.equations.work import LocalChunks, attended_pairs, widest
 from costmodel.explaining.documents import Cell, Topic
+from costmodel.explaining.formulas import pair_flops, passed_elements
 from costmodel.explaining.layers import dense, pairs_formula, scores_said, sights
 from costmodel.explaining.scene import Scene, flops_of, lengths, no_indexer, of, time_of
 from costmodel.explaining.tables import number, table
@@ -276,11 +277,11 @@ def flash_attention(scene: Scene) -> Topic:
             ),
         ),
         formulas=(
-            "with scores: n·(h + h_kv)·2·d_h·b + 4·h·n(n + 1)/2·b per layer; in tiles without the n²; FLOPs 4·h·d_h·n(n + 1)/2 both ways"
+            f"with scores: n·{passed_elements(scene)}·b + 4·h·n(n + 1)/2·b per layer; in tiles without the n²; "
+            f"FLOPs {pair_flops(scene)}·n(n + 1)/2 both ways"
             if dense(scene)
-            else "with scores: n·(h + h_kv)·2·d_h·b + 4·h·A(n)·b per layer; in tiles without A(n); FLOPs 4·h·d_h·A(n) "
-            + ("(on the latent 2·h·(2·kv_lora_rank + rope)·A(n)) both ways; " if chosen else "both ways; ")
-            + pairs_formula(scene).partition(";")[0],
+            else f"with scores: n·{passed_elements(scene)}·b + 4·h·A(n)·b per layer; in tiles without A(n); "
+            f"FLOPs {pair_flops(scene)}·A(n) both ways; {pairs_formula(scene).partition(';')[0]}",
             "online softmax: m' = max(m, s), l' = l·e^(m − m') + Σ e^(s − m'), o' = o·e^(m − m') + Σ e^(s − m')·v; result o/l",
         ),
         sources=(

@@ -96,6 +96,23 @@ def looking(scene: Scene) -> str:
     return f"of {plural(whole, 'layer')} that mix tokens every token looks {', '.join(said[:-1])} and {said[-1]}"
 
 
+def growth(scene: Scene) -> str:
+    """Return what attention of a prompt grows with."""
+    if dense(scene):
+        return "∝ n²"
+    found = sights(scene)
+    if any(sight.what == "chosen" for sight in found):
+        return "∝ n², small, in the indexer, and ∝ n"
+    layers = sum(sight.layers for sight in found if sight.what != "state")
+    whole = sum(sight.layers for sight in found if sight.what == "all")
+    return (
+        "∝ n"
+        if whole == 0
+        else f"∝ n² in {whole} of {plural(sum(sight.layers for sight in found), 'layer')}"
+        + (", ∝ n in others" if layers > whole else "")
+    )
+
+
 PAIRS = {
     "all": "n(n + 1)/2 where a token looks at all",
     "window": "n·w − w(w − 1)/2 in a window of w < n",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from costmodel.explaining.batches import batch_of
 from costmodel.explaining.documents import Cell, Topic
+from costmodel.explaining.formulas import rest_formula
 from costmodel.explaining.scene import Scene, flops_of, time_of
 from costmodel.explaining.tables import number, table
 from costmodel.explaining.words import count, flop, plural, seconds, share, size
@@ -27,7 +29,7 @@ def served(scene: Scene, same: int, block: int) -> dict[str, Cell]:
     prompt, output = scene.context, scene.output
     cached = found_tokens(prompt, same, block)
     prefill = scene.prefill(prompt - cached, cached)
-    step = time_of(scene.decode(scene.streams, prompt + output / 2))
+    step = time_of(scene.decode(batch_of(scene, prompt + output).streams, prompt + output / 2))
     pool = scene.pool()
     return {
         "same_tokens": same,
@@ -44,6 +46,8 @@ def served(scene: Scene, same: int, block: int) -> dict[str, Cell]:
 def prefix_cache(scene: Scene) -> Topic:
     """9. A prompt of which a share is cached: prefill of the rest, and an answer that costs what it always does."""
     prompt, block = scene.context, scene.block_tokens
+    batch = batch_of(scene, prompt + scene.output)
+    among = f"among {batch.said}" if batch.streams > 1 else f"alone{f' ({batch.mark})' * bool(batch.mark)}"
     same = int(USUAL * prompt) if scene.cached is None else scene.cached
     parts = sorted({int(part * prompt) for part in SHARES} | {same})
     rows = [served(scene, tokens, block) for tokens in parts]
@@ -70,7 +74,7 @@ def prefix_cache(scene: Scene) -> Topic:
         f"{'is' if prompt == 1 else 'are'} computed in {seconds(first)}, and so is all of the answer: "
     )
     drawn = (
-        f"{plural(scene.output, 'token')} in {seconds(answer)}, as without a cache"
+        f"{plural(scene.output, 'token')} in {seconds(answer)} {among}, as without a cache"
         if scene.output > 1
         else "its one token ends the prefill"
     )
@@ -100,6 +104,7 @@ def prefix_cache(scene: Scene) -> Topic:
         numbers={
             "prompt_tokens": prompt,
             "block_tokens": block,
+            "streams": batch.streams,
             "sent_before_share": same / prompt,
             **warm,
             "prefill_without_s": first,
@@ -112,6 +117,7 @@ def prefix_cache(scene: Scene) -> Topic:
         labels={
             "prompt_tokens": "prompt",
             "block_tokens": "tokens of a block",
+            "streams": "streams that decode together: as asked for, or as many as fit",
             "sent_before_share": "share of the prompt that was sent before",
             "same_tokens": "its tokens",
             "cached_tokens": "of these from the cache: whole blocks, never the last token",
@@ -120,7 +126,7 @@ def prefix_cache(scene: Scene) -> Topic:
             "prefill_flops": "its FLOPs",
             "kept_kv_bytes": f"{parts_kept} that the cache keeps for it",
             "answer_steps": "decode steps of the answer, as without a cache",
-            "answer_s": f"their time, among {plural(scene.streams, 'stream')}",
+            "answer_s": f"their time, {among}",
             "prefill_without_s": "prefill without the cache",
             "prefill_saved_s": "saved",
             "without_prefill_flops": "FLOPs without the cache",
@@ -145,8 +151,9 @@ def prefix_cache(scene: Scene) -> Topic:
             ),
         ),
         formulas=(
-            "cached c = ⌊min(same, n − 1)/block⌋·block; prefill of q = n − c tokens after c: 2·P·q/F + 4·h·d_h·L·(q·c + q(q + 1)/2)/F",
-            "answer = (output − 1)·T_decode(B, n + output/2), with or without",
+            "cached c = ⌊min(same, n − 1)/block⌋·block",
+            f"prefill of q = n − c tokens after c: {rest_formula(scene)}",
+            "answer = (output − 1)·T_decode(B, n + output/2), with or without; B as asked for, or as many as fit",
         ),
         sources=(
             "Zheng et al., SGLang: RadixAttention, 2023, arXiv:2312.07104; Kwon et al., PagedAttention, SOSP 2023, arXiv:2309.06180",

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from costmodel.equations.rates import CalibratedRates
 from costmodel.explaining.asking import USUAL_DRAFT
+from costmodel.explaining.batches import Batch, batch_of
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.sampling import example_models, goodness_of_fit, speculative_sampling
 from costmodel.explaining.scene import Scene, lengths, of, time_of
 from costmodel.explaining.tables import number, table
+from costmodel.explaining.waiting import bound_of
 from costmodel.explaining.words import count, plural, seconds, share, significant, times
 from costmodel.speculation.acceptance import MOST_TOKENS
 from costmodel.speculation.asking import ASSUMED, MOST_TRIED, Plan, Speculation, break_even, planned, speculator
@@ -131,6 +133,33 @@ def slack(found: Drafted, scene: Scene, drafts: int, most: int) -> str:
     return f"{said}."
 
 
+def together(found: Drafted, scene: Scene) -> tuple[Batch, dict[str, Cell]]:
+    """Return the streams that decode together beside the draft, and what they get out of their best number of drafts.
+
+    Fewer of them may have another best number, whose drafts take other room.
+    """
+    streams = scene.streams
+    while True:
+        here = found.best(scene, streams)
+        beside = found.plan.beside(int(number(here["draft_tokens"])))
+        batch = batch_of(scene, scene.context, beside, "beside the draft")
+        if batch.streams >= streams:
+            return batch._replace(streams=streams), here
+        streams = batch.streams
+
+
+def _spare(scene: Scene, streams: int) -> str:
+    """Return what more rows find to spare in a decode step, by what its kernels wait for most of the time."""
+    waits = "A decode step of one row waits for"
+    return {
+        "memory": f"{waits} memory most of the time, and so has multipliers to spare.",
+        "compute": f"{waits} the multipliers most of the time (costmodel explain decode-bound): more rows are of use only where they "
+        "take the place of padding.",
+        "link": f"{waits} other GPUs most of the time, which get more to send.",
+        "latency": f"{waits} launches and overheads most of the time, which more rows hardly change.",
+    }[bound_of(scene.decode(streams, scene.context))]
+
+
 def _mixed(scene: Scene) -> bool:
     """Tell whether the model is a mixture of experts."""
     return bool(of(scene.decode(1, scene.context), ["experts"]))
@@ -148,9 +177,8 @@ def speculation(scene: Scene) -> Topic:
     """8. The rule of acceptance, tested on drawn tokens; and the speed-up of k drafted tokens by batch."""
     demo, found = demonstration(), drafted(scene)
     chance, of_draft = number(demo["p_value"]), number(demo["p_value_of_draft_log10"])
-    here = found.best(scene, scene.streams)
-    drafts, length = int(number(here["draft_tokens"])), number(here["tokens_per_pass"])
-    most = scene.most_streams(scene.context, found.plan.beside(drafts))
+    batch, here = together(found, scene)
+    drafts, length, most = int(number(here["draft_tokens"])), number(here["tokens_per_pass"]), batch.most
     batches = lengths(1, max(most, scene.streams), scene.streams, most)
     rows = [{**found.best(scene, streams), "fits": streams <= most} for streams in batches]
     curves = [
@@ -166,13 +194,11 @@ def speculation(scene: Scene) -> Topic:
         )
     else:
         accepted = "as many being accepted as were measured"
-    streams = plural(scene.streams, "stream")
-    if scene.streams > most:
-        streams += f" (only {most:,} fit beside the draft)" if most else " (not one fits beside the draft)"
+    streams = batch.said
     if ends:
         limit = f"; beyond {plural(ends, 'stream')} they no longer pay"
     else:
-        limit = f"; all {most:,} that fit still gain" if ends is None and most > scene.streams else ""
+        limit = f"; all {most:,} that fit still gain" if ends is None and most > batch.streams else ""
     pays = (
         f"With {streams} at {count(scene.context)} tokens, and {accepted}, {plural(drafts, 'draft')} per pass ({found.plan.draft.name}) "
         f"{'give' if drafts > 1 else 'gives'} {significant(length)} tokens per pass and {times(speedup)} the speed{limit}"
@@ -189,15 +215,15 @@ def speculation(scene: Scene) -> Topic:
         f"against the model's own distribution gives p = {chance:.2g} (no difference to be seen); the same test of the draft's tokens "
         f"gives p = 10^−{count(-of_draft)}. What changes is speed. {pays}.",
         finding=f"Speculation keeps the distribution (p = {chance:.2g}); "
-        + (f"{plural(scene.streams, 'stream')}: {times(speedup)} as fast" if speedup > 1 else "here it does not pay"),
+        + (f"{batch.brief}: {times(speedup)} as fast" if speedup > 1 else "here it does not pay"),
         reason=(
             "A cheap draft proposes k tokens; the model computes the probabilities of all of them in one pass. A token that the draft "
             "likes more than the model does (q > p) is kept only with chance p/q, and what is refused is drawn anew from what the draft "
             "gave too little. Both together are exactly p for every token. With greedy decoding, a draft is kept if it is the model's own "
             "choice, and the text is the same (but for rounding, as in any other batch).",
-            "It can be faster as long as a decode step waits for memory: k + 1 rows of a sequence read "
+            "It can be faster as long as k + 1 rows of a sequence take hardly longer than one: they read "
             + ("the weights" if not _mixed(scene) else "the weights (but for experts: other rows choose others)")
-            + " and its K and V once, as one row does. "
+            + f" and its K and V once, as one row does. {_spare(scene, batch.streams)} "
             f"Here one row of each takes {seconds(number(here['decode_step_s']))}, {drafts + 1} rows take "
             f"{seconds(number(here['verification_s']))}."
             + (" " + slack(found, scene, drafts, most) if most > 1 else ""),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from costmodel.checks import MAX_TOKENS
+from costmodel.explaining.batches import Batch, batch_of
 from costmodel.explaining.costs import LONG, SHORT
 from costmodel.explaining.documents import Cell, Topic
-from costmodel.explaining.layers import dense, looking, pairs_formula, sights
+from costmodel.explaining.formulas import equal_formula, prompt_formula
+from costmodel.explaining.layers import dense, growth, looking, sights
 from costmodel.explaining.scene import MATRICES, Scene, flops_of, lengths, of, time_of
 from costmodel.explaining.tables import number, table
-from costmodel.explaining.waiting import bound_of
+from costmodel.explaining.waiting import bound_of, spent
 from costmodel.explaining.words import count, plural, seconds, share, significant
 from costmodel.solving import largest
 
@@ -21,13 +23,14 @@ def quadratic(scene: Scene) -> Topic:
     whole = sum(number(here[key]) for key in PARTS)
     square, answer = number(here["prompt_attention_s"]), sum(number(here[key]) for key in PARTS if "answer" in key)
     overtakes, in_flops = overtaking(scene), overtaking(scene, flops=True)
-    kv, weights = number(here["answer_kv_s"]), number(here["answer_weights_s"])
+    kv, launches = number(here["answer_kv_s"]), number(here["answer_launches_s"])
+    batch = batch_of(scene, scene.context + scene.output)
     whole_prompt = dense(scene)
     what = "n²" if whole_prompt else "attention"
     passed = "all weights of the model"
     if scene.parameters.experts:
         passed = "the weights of the model, of its experts those that it chooses"
-    step = scene.decode(int(number(here["streams"])), scene.context)
+    step = scene.decode(batch.streams, scene.context)
     slow = ": bandwidth, not arithmetic" if bound_of(step) == "memory" else ""
     right = square > 0.5 * whole
     first = "Here it is" if right else "Not here"
@@ -35,11 +38,11 @@ def quadratic(scene: Scene) -> Topic:
         number=3,
         name="quadratic",
         claim="It is expensive mainly because attention is O(n²).",
-        verdict=f"{first}: of the GPU time of a request ({count(scene.context)} tokens, {count(scene.output)} of answer, "
-        f"{plural(int(number(here['streams'])), 'stream')} together) {'the n²' if whole_prompt else 'attention'} of the prompt is "
-        f"{share(square / whole)}; the answer is "
-        f"{share(answer / whole)}, which goes into reading weights ({share(weights / whole)}) and the KV cache ({share(kv / whole)}) "
-        f"from memory. {_asked(scene, what, overtakes, window)}.",
+        verdict=f"{first}: of the GPU time of a request ({plural(scene.context, 'token')}, {count(scene.output)} of answer, "
+        f"{batch.together}{', ' * bool(batch.mark)}{batch.mark}) "
+        f"{'the n²' if whole_prompt else 'attention'} of the prompt is {share(square / whole)}; the answer is "
+        f"{share(answer / whole)}: {_answer(scene, batch, here, whole)}. "
+        f"{_asked(scene, what, overtakes, window)}.",
         finding=f"At {count(scene.context)} tokens {'the n² of attention' if whole_prompt else 'attention of the prompt'} is "
         f"{share(square / whole)} of a request's GPU time, the answer {share(answer / whole)}",
         reason=(
@@ -56,18 +59,22 @@ def quadratic(scene: Scene) -> Topic:
             "quadratic_share": square / whole,
             "answer_share": answer / whole,
             "answer_kv_share": kv / whole,
+            "launches_of_answer_share": launches / answer,
             "overtakes_tokens": overtakes,
             "overtakes_in_flops_tokens": in_flops,
             "window_tokens": window,
         },
         labels={
             "request_gpu_s": "GPU time of a request",
-            "streams": "streams that decode together: as asked for, or as many as fit",
+            "streams": f"streams of {count(scene.context + scene.output)} tokens that decode together: as asked for, or as many as fit",
             **PARTS,
-            "prompt_attention_s": "prompt: attention" + (", ∝ n²" if whole_prompt else f", {_growth(scene)}"),
+            "prompt_attention_s": f"prompt: attention, {growth(scene)}",
+            "answer_weights_s": f"answer: {_weights(scene, batch)}",
+            "answer_rest_s": f"answer: {_others(scene)}",
             "quadratic_share": "share of the prompt's attention" + (", the n²" if whole_prompt else ""),
             "answer_share": "share of the answer",
             "answer_kv_share": "share of reading the KV cache for the answer",
+            "launches_of_answer_share": f"launches and overheads in its decode steps, at {count(scene.context + scene.output / 2)} tokens",
             "overtakes_tokens": "prompt from which attention takes longer than the matrices",
             "overtakes_in_flops_tokens": "the same in FLOPs",
             "window_tokens": "window of the model",
@@ -79,6 +86,7 @@ def quadratic(scene: Scene) -> Topic:
                 {
                     "prompt_tokens": "prompt",
                     "streams": "batch",
+                    "fits": "fits",
                     **SHORT_PARTS,
                     **({} if whole_prompt else {"prompt_attention_s": "attention"}),
                     "quadratic_share": f"{what} share",
@@ -87,9 +95,8 @@ def quadratic(scene: Scene) -> Topic:
             ),
         ),
         formulas=(
-            "prompt = Σ matrices 2·P_lin·n/F + 4·h·d_h·L·n(n + 1)/2/F; equal in FLOPs at n ≈ P_lin/(h·d_h·L)"
-            if whole_prompt
-            else f"prompt = Σ matrices 2·P_lin·n/F + 4·h·d_h·Σ layers A(n)/F; {pairs_formula(scene)}",
+            f"prompt = {prompt_formula(scene, 'Σ matrices 2·P_lin·n/F')}"
+            + (f"; equal in FLOPs at n ≈ {equal_formula(scene)}" if whole_prompt else ""),
             "answer = output·T_decode(B, n + output/2)/B: a request's share of each step; B as asked for, or as many as fit",
         ),
         sources=(
@@ -97,6 +104,36 @@ def quadratic(scene: Scene) -> Topic:
             "Pope et al., Efficiently Scaling Transformer Inference, MLSys 2023, arXiv:2211.05102",
         ),
     )
+
+
+def _answer(scene: Scene, batch: Batch, here: dict[str, Cell], whole: float) -> str:
+    """Return what the time of the answer goes into, of the whole request; what is less than half a percent is left out."""
+    names = {
+        "answer_weights_s": _weights(scene, batch),
+        "answer_kv_s": "reading the KV cache",
+        "answer_launches_s": "launches and overheads",
+        "answer_rest_s": _others(scene),
+    }
+    shares = {name: number(here[key]) / whole for key, name in names.items()}
+    least = min(0.005, max(shares.values()))
+    said = [f"{share(part)} for {name}" for name, part in shares.items() if part >= least]
+    return said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"
+
+
+def _weights(scene: Scene, batch: Batch) -> str:
+    """Return what the matrices of the answer's steps wait for, in words."""
+    matrices = of(scene.decode(batch.streams, scene.context + scene.output / 2), MATRICES)
+    if bound_of(matrices) != "compute":
+        return "reading weights"
+    padded = any(expert.grouped for expert in scene.parameters.experts)
+    return "multiplying with weights" + (", padding included" if padded else "")
+
+
+def _others(scene: Scene) -> str:
+    """Return what else kernels of a step work on."""
+    found = ["states of recurrent layers"] if scene.parameters.states else []
+    found += ["links between GPUs"] if scene.deployment.gpus > 1 else []
+    return " and ".join([", ".join(found), "small kernels"] if found else ["small kernels"])
 
 
 def _asked(scene: Scene, what: str, overtakes: int | None, window: int) -> str:
@@ -152,27 +189,13 @@ def _crossings(scene: Scene, overtakes: int | None, in_flops: int | None) -> str
     )
 
 
-def _growth(scene: Scene) -> str:
-    """Return what attention grows with, in models whose layers differ."""
-    found = sights(scene)
-    if any(sight.what == "chosen" for sight in found):
-        return "∝ n², small, in the indexer, and ∝ n"
-    layers = sum(sight.layers for sight in found if sight.what != "state")
-    whole = sum(sight.layers for sight in found if sight.what == "all")
-    return (
-        "∝ n"
-        if whole == 0
-        else f"∝ n² in {whole} of {plural(sum(sight.layers for sight in found), 'layer')}"
-        + (", ∝ n in others" if layers > whole else "")
-    )
-
-
 PARTS = {
     "prompt_matrices_s": "prompt: matrices, ∝ n",
     "prompt_attention_s": "prompt: attention, ∝ n²",
     "prompt_rest_s": "prompt: the rest",
     "answer_weights_s": "answer: reading weights",
     "answer_kv_s": "answer: reading the KV cache",
+    "answer_launches_s": "answer: launches and overheads",
     "answer_rest_s": "answer: the rest",
 }
 SHORT_PARTS = {
@@ -181,31 +204,35 @@ SHORT_PARTS = {
     "prompt_rest_s": "rest",
     "answer_weights_s": "answer: weights",
     "answer_kv_s": "answer: KV",
+    "answer_launches_s": "launches",
     "answer_rest_s": "rest of it",
 }
 
 
 def parts(scene: Scene, prompt: int) -> dict[str, Cell]:
-    """Return the GPU time of one request by what it goes into [s].
+    """Return the GPU time of one request by what it goes into [s]: the prompt by kernels, the answer as in :func:`spent`.
 
-    Its answer is one of ``scene.streams`` that decode together, or of as many as the KV cache holds at that length, if fewer.
+    Its answer is one of ``scene.streams`` that decode together, or of as many as the KV cache holds at that length, if fewer; ``fits``
+    is false where it does not hold one.
     """
     alone = scene.prefill(prompt)
-    streams = min(scene.streams, scene.most_streams(prompt + scene.output) or scene.streams)
-    step = scene.decode(streams, prompt + scene.output / 2)
-    steps = scene.output / streams
+    batch = batch_of(scene, prompt + scene.output)
+    step = spent(scene.decode(batch.streams, prompt + scene.output / 2))
+    steps = scene.output / batch.streams
     found = {
         "prompt_matrices_s": time_of(of(alone, MATRICES)),
         "prompt_attention_s": time_of(of(alone, ["attention"])),
-        "answer_weights_s": steps * time_of(of(step, MATRICES)),
-        "answer_kv_s": steps * time_of(of(step, ["attention"])),
+        "answer_weights_s": steps * step["weights"],
+        "answer_kv_s": steps * step["kv"],
+        "answer_launches_s": steps * step["latency"],
+        "answer_rest_s": steps * step["others"],
     }
     found["prompt_rest_s"] = time_of(alone) - found["prompt_matrices_s"] - found["prompt_attention_s"]
-    found["answer_rest_s"] = steps * time_of(step) - found["answer_weights_s"] - found["answer_kv_s"]
     whole = sum(found.values())
     return {
         "prompt_tokens": prompt,
-        "streams": streams,
+        "streams": batch.streams,
+        "fits": batch.most > 0,
         **found,
         "quadratic_share": found["prompt_attention_s"] / whole,
     }

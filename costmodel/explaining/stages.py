@@ -9,6 +9,8 @@ from costmodel.certainty import arrival_overheads
 from costmodel.equations.step import step_operators
 from costmodel.equations.work import Chunk, Decodes, attended_pairs, chunk_kv, make_work
 from costmodel.explaining.documents import ServerStep, Stage
+from costmodel.explaining.formulas import kept_formula, prompt_formula, read_formula, rest_formula
+from costmodel.explaining.layers import dense, looking
 from costmodel.explaining.scene import Scene, flops_of, time_of
 from costmodel.explaining.waiting import bound_of
 from costmodel.explaining.words import count, plural, seconds, significant, size
@@ -113,6 +115,13 @@ def way_to_engine(scene: Scene, way: float) -> str:
     return f"{seconds(way)} on its way through the server's processes ({parts}; fitted to served requests, {scene.fitted.name})"
 
 
+def _prefill(scene: Scene, steps: int, cached: int) -> str:
+    """Return the formula of a prompt's steps: the first of all, or chunks after what is cached."""
+    if steps == 1 and not cached:
+        return prompt_formula(scene)
+    return f"a chunk of q tokens after c takes {rest_formula(scene)}"
+
+
 def stages_of(
     scene: Scene,
     course: Course,
@@ -145,6 +154,9 @@ def stages_of(
     middle = [*beside, Decodes(1, prompt + output / 2)]
     decoding = step_operators(scene.parameters, make_work([], middle, windows))
     text = CHARACTERS * prompt
+    seen = "every K and V of the sequence so far"
+    if not dense(scene):
+        seen = f"of the sequence what its layers look at ({looking(scene)})"
     experts = " (of the experts, those that its tokens choose)" if scene.floor.experts else ""
     waited = scheduled - reading.seconds
     way = on_its_way - reading.seconds
@@ -191,12 +203,12 @@ def stages_of(
                 **state_moved(scene, steps),
             },
             writes={"kv_bytes": new * per_token, **state_moved(scene, steps)},
-            formula="Σ steps T(chunk beside the streams): 2·P·n/F + 4·h·d_h·L·n(n + 1)/2/F, and the streams' tokens",
+            formula=f"Σ steps T(chunk beside the streams), and the streams' tokens: {_prefill(scene, steps, cached)}",
         ),
         Stage(
             name="decode",
             what=f"{plural(output - 1, 'step')}, each one token for everybody ({streams + 1} in the batch): it reads the weights"
-            f"{experts} once for all, and every K and V of the sequence so far; it writes K and V of one token. The gaps are the TPOT.",
+            f"{experts} once for all, and {seen}; it writes K and V of one token. The gaps are the TPOT.",
             start_s=first, duration_s=last - first, steps=output - 1, bound=bound_of(decoding),
             flops=answer_flops(scene, prompt, output - 1),
             reads={
@@ -205,7 +217,7 @@ def stages_of(
                 **state_moved(scene, output - 1),
             },
             writes={"kv_bytes": (output - 1) * per_token, **state_moved(scene, output - 1)},
-            formula="Σ steps T_decode = weights/W + Σ sequences context·KV bytes per token/W, and overheads",
+            formula=f"Σ steps T_decode = weights/W + Σ sequences read/W, and overheads; read = {read_formula(scene, kept_formula(scene))}",
         ),
         Stage(
             name="stream",

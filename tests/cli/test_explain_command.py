@@ -183,6 +183,10 @@ def test_bad_input_is_one_line(command: str, words: tuple[str, ...]) -> None:
 
 
 def test_what_does_not_fit_is_said() -> None:
+    fewer = " ".join(printed("explain decode-bound --model gemma-3-27b-it --gpu a100").split())
+    assert "vllm); 17 of 32 streams, 8,000 tokens of context" in fewer
+    assert "of 15,725: they do not fit at once, 17 do" in fewer
+    assert "datasheet: waits for" in fewer
     text = " ".join(printed("explain batch-size --model DeepSeek-V3 --gpu h100").split())
     assert "not one sequence of 8,000 tokens fits beside the weights" in text
     assert "warning: 32 streams at 8,000 tokens need" in text

@@ -131,7 +131,9 @@ def test_batches_are_those_that_fit_beside_the_draft() -> None:
     assert topic.numbers["pays_until_streams"] == most
     [full] = costmodel.explain("speculation", streams=100).topics
     assert full.table("batches").column("fits")[-1] is False
-    assert "(only 53 fit beside the draft)" in full.verdict
+    assert "With 53 streams (no more of the 100 asked for fit beside the draft)" in full.verdict
+    assert full.numbers["streams"] == 53
+    assert "53 of 100 streams: " in full.finding
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,9 @@ def test_what_kernels_wait_for_adds_up_and_bounds_what_a_faster_gpu_saves(model:
     assert by_bandwidth <= waits["waits_for_memory_share"] / 2 + 0.03
     assert by_compute <= waits["waits_for_compute_share"] / 2 + 0.03
     assert by_bandwidth + by_compute <= numbers["saved_by_twice_both_share"] + 0.01 <= 0.51
+    rates = waits["waits_for_memory_share"] + waits["waits_for_compute_share"]
+    of_its_own = 0.04 if scene_of(model).parameters.experts else 0.0  # the time that a touched expert takes at any rate
+    assert -0.006 - of_its_own <= numbers["saved_by_twice_both_share"] - rates / 2 <= 0.006
 
 
 @pytest.mark.parametrize("model", PLACED)
@@ -130,6 +133,48 @@ def test_where_matrices_lack_compute_by_weights_alone() -> None:
     assert f"= {989e12 / 3.35e12 * 0.53125 / 2 * 8:,.0f} by weights alone" in " ".join(experts.formulas)
 
 
+@pytest.mark.parametrize("model", PLACED)
+def test_the_table_of_kernels_waits_for_what_the_verdict_says(model: str) -> None:
+    found = topic("decode-bound", model)
+    rows = found.table("operators").rows
+    took: dict[str, float] = {}
+    for row in rows:
+        took[str(row["calibrated_bound"])] = took.get(str(row["calibrated_bound"]), 0.0) + float(
+            str(row["calibrated_time_s"])
+        )
+    assert sum(took.values()) == pytest.approx(found.numbers["decode_step_s"])
+    scene = scene_of(model)
+    assert max(took, key=lambda name: took[name]) == bound_of(scene.decode(int(str(found.numbers["streams"])), 8000))
+    plain = topic("decode-bound", model, calibration="none").table("operators")
+    assert [row["time_s"] for row in plain.rows] == [row["time_s"] for row in rows if row["time_s"] is not None]
+    assert "calibrated_bound" not in plain.rows[0]
+
+
+def test_where_padding_changes_what_experts_wait_for_both_are_told() -> None:
+    found = topic("decode-bound", "gpt-oss-20b")
+    [experts] = [row for row in found.table("operators").rows if row["operator"] == "experts.gate_up_proj"]
+    assert (experts["bound"], experts["calibrated_bound"]) == ("memory", "compute")
+    assert (
+        "experts wait for memory at datasheet rates, which know no padding, and for the multipliers" in found.reason[2]
+    )
+    assert "the table has both" not in " ".join(topic("decode-bound", "DeepSeek-V3.2").reason)
+    spare = "A decode step of one row waits for the multipliers most of the time"
+    assert spare in topic("speculation", "gpt-oss-20b").reason[1]
+    assert "waits for memory most of the time" in topic("speculation", "Llama-3.1-8B").reason[1]
+
+
+def test_experts_that_take_as_long_as_the_datasheet_reads_them_wait_for_memory() -> None:
+    scene = make_scene("Qwen3-235B-A22B", "b200")
+    [experts] = [item for item in scene.decode(32, 8000) if item.name == "experts.gate_up_proj"]
+    assert experts.seconds == pytest.approx(experts.bytes / scene.deployment.hardware.bandwidth)
+    assert experts.bound == bound_of([experts]) == "memory"
+    numbers: dict[str, Any] = dict(
+        costmodel.explain("decode-bound", model="Qwen3-235B-A22B", gpu="b200").topics[0].numbers
+    )
+    assert 0 < numbers["saved_by_twice_the_bandwidth_share"] <= numbers["waits_for_memory_share"] / 2
+    assert numbers["saved_by_twice_the_compute_share"] < 0.01
+
+
 # 2 --- a step of several streams reads more experts -------------------------------------------------------------------------------
 
 
@@ -137,12 +182,19 @@ def test_where_matrices_lack_compute_by_weights_alone() -> None:
 def test_the_formula_of_a_batch_gives_its_step(model: str) -> None:
     found = topic("batch-size", model)
     numbers: dict[str, Any] = dict(found.numbers)
-    by_formula = numbers["shared_s"] + numbers.get("experts_s", 0.0) + 32 * numbers["own_s"]
-    assert by_formula == pytest.approx(numbers["tpot_s"], rel=0.06)
-    routed = experts_of(scene_of(model), 32) is not None
+    scene, streams = scene_of(model), numbers["streams"]
+    each = numbers["own_s"] + numbers["added_s"]
+    for batch in (1, 2, 4, 8, streams):
+        step = scene.decode(batch, 8000)
+        by_formula = numbers["shared_s"] + time_of(of(step, ["experts"])) + batch * each
+        assert by_formula == pytest.approx(time_of(step), rel=1e-9 if batch in (1, streams) else 0.03), batch
+    assert numbers["shared_s"] + numbers.get("experts_one_s", 0.0) + each == pytest.approx(numbers["tpot_one_s"])
+    assert numbers["shared_s"] + numbers.get("experts_s", 0.0) + streams * each == pytest.approx(numbers["tpot_s"])
+    assert 0 < numbers["added_s"] < numbers["own_s"]
+    routed = experts_of(scene, 32) is not None
     assert ("t_experts(B)" in " ".join(found.formulas)) is routed
     assert ("all weights but the experts" in found.reason[0]) is routed
-    assert ("n·KV bytes per token/W" in found.formulas[0]) is dense(scene_of(model))
+    assert ("read = n·KV bytes per token" in found.formulas[0]) is dense(scene)
     if routed:
         assert numbers["experts_one_s"] < numbers["experts_s"]
 
@@ -188,6 +240,91 @@ def test_the_two_crossings_are_explained_by_the_rates_there() -> None:
     rates = [flops_of(of(exact, [name])) / time_of(of(kernels, [name])) / 1e12 for name in ("attention", "linear")]
     assert f"do {rates[0]:.0f} TFLOP/s and those of the matrices {rates[1]:.0f}" in found.reason[0]
     assert "In FLOPs" not in topic("quadratic", "Llama-3.1-8B", calibration="none").reason[0]
+
+
+@pytest.mark.parametrize("model", PLACED)
+def test_the_answer_is_split_as_a_decode_step_is(model: str) -> None:
+    found: dict[str, Any] = dict(topic("quadratic", model).numbers)
+    parts = [found[f"answer_{name}_s"] for name in ("weights", "kv", "launches", "rest")]
+    assert sum(parts) == pytest.approx(found["answer_share"] * found["request_gpu_s"])
+    assert found["answer_launches_s"] / sum(parts) == pytest.approx(found["launches_of_answer_share"])
+    step = topic("decode-bound", model, context=8250, streams=found["streams"]).numbers  # half of the answer later
+    assert found["launches_of_answer_share"] == pytest.approx(step["waits_for_latency_share"], rel=1e-9)
+    assert sum(parts) == pytest.approx(500 / found["streams"] * step["decode_step_s"])  # type: ignore[operator]
+
+
+# what does not fit ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "fit", "whole"), [("gemma-3-27b-it", 17, 16), ("Llama-2-7B", 14, 14)])
+def test_a_batch_is_of_as_many_as_fit(model: str, fit: int, whole: int) -> None:
+    said = "of the 32 asked for fit at once"
+    topics = {item.name: item for item in costmodel.explain(model=model, **PLACED[model]).topics}
+    numbers: dict[str, dict[str, Any]] = {name: dict(item.numbers) for name, item in topics.items()}
+    assert numbers["batch-size"]["streams"] == numbers["decode-bound"]["streams"] == fit
+    assert numbers["batch-size"]["tpot_s"] == numbers["batch-size"]["tpot_at_most_s"]
+    assert numbers["batch-size"]["tpot_s"] == pytest.approx(numbers["decode-bound"]["decode_step_s"])
+    assert numbers["quadratic"]["streams"] == numbers["prefix-cache"]["streams"] == whole  # of 8,500 tokens
+    answer = numbers["quadratic"]["answer_share"] * numbers["quadratic"]["request_gpu_s"] * whole / 500
+    assert numbers["prefix-cache"]["answer_s"] == pytest.approx(499 * answer)
+    drafting = numbers["speculation"]
+    assert drafting["streams"] <= drafting["most_streams_in_kv_cache"] < 32
+    assert f"{drafting['streams']} of 32 streams: " in topics["speculation"].finding
+    assert "of the 32 asked for fit beside the draft" in topics["speculation"].verdict
+    for name in ("batch-size", "decode-bound", "quadratic", "prefix-cache"):
+        assert said in topics[name].verdict
+    fitting = costmodel.explain(model="Llama-3.1-8B").topics
+    assert not any(said in item.verdict for item in fitting)
+
+
+def test_where_not_one_fits_it_is_said() -> None:
+    topics = costmodel.explain(["decode-bound", "quadratic", "prefix-cache", "batch-size"], model="DeepSeek-V3").topics
+    for found in topics:
+        assert "though not one fits" in found.verdict
+        assert found.numbers["streams"] == 32
+    assert topics[3].finding.endswith("not one sequence of 8,000 tokens fits beside the weights")
+    assert not any(row["fits"] for row in topics[1].table("requests").rows)
+
+
+# 1, 3, 6, 9 and the request: formulas and sentences of the layers that there are --------------------------------------------------
+
+SEEN = {
+    "Llama-3.1-8B": ("4·h·d_h·L·n(n + 1)/2", "n·2·h_kv·d_h·b_kv·L", "read = n·KV bytes per token"),
+    "gemma-3-27b-it": ("4·h·d_h·Σ layers A(n)", "c(n) = n where a token looks at all, min(n, w) in a window of w", "read = KV bytes"),
+    "DeepSeek-V3.2": ("2·h·(2·r + d_r)·Σ layers A(n)", "c(n)·(r + d_r)·b_kv", "c(n) = min(n, w) where w are chosen, and"),
+    "Qwen3-Next-80B-A3B-Instruct": ("4·h·d_h·Σ layers A(n)", "0 in recurrent layers, which keep a state", "and states, read and written"),
+}  # fmt: skip
+"""Model → parts of the formulas of a prompt, of what is kept, and of what a decode step reads."""
+
+
+@pytest.mark.parametrize("model", SEEN)
+def test_what_is_computed_kept_and_read_is_said_by_layers(model: str) -> None:
+    prompt, kept, read = SEEN[model]
+    scene = scene_of(model)
+    long, cache, prefix = (topic(name, model) for name in ("long-context", "kv-cache", "prefix-cache"))
+    way = costmodel.explain_request(2000, 4, model=model, streams=4, chunk="one-step", **PLACED[model])
+    prefilling, decoding = (next(stage for stage in way.stages if stage.name == name) for name in ("prefill", "decode"))
+    assert prompt in long.formulas[0]
+    assert prompt in prefilling.formula
+    assert kept in long.formulas[1]
+    assert read in long.formulas[2]
+    for text, whole in (
+        (long.reason[1], "reads the whole context again"),
+        (decoding.what, "every K and V of the sequence so far"),
+        (cache.reason[0], "K and V of all earlier ones again"),
+        (prefix.formulas[1], "L·(q·c + q(q + 1)/2)"),
+    ):
+        assert (whole in text) is dense(scene)
+        assert (looking(scene) in text) is (not dense(scene) and "Σ layers" not in text)
+
+
+def test_the_formula_of_what_is_kept_gives_the_bytes() -> None:
+    found = topic("long-context", "gemma-3-27b-it")
+    by_formula = 2 * 16 * 128 * 2 * (10 * 131_072 + 52 * 1024)
+    assert found.numbers["kv_bytes"] == pytest.approx(by_formula, rel=0.02)  # whole blocks
+    read = costmodel.explain_request(8000, 2, model="DeepSeek-V3.2", streams=4, **PLACED["DeepSeek-V3.2"])
+    [decoding] = [stage for stage in read.stages if stage.name == "decode"]
+    assert decoding.reads["kv_bytes"] == 61 * (2048 * (512 + 64) * 2 + 8001 * (128 + 4))
 
 
 # 5 --- what grouped heads save ----------------------------------------------------------------------------------------------------
