@@ -11,7 +11,7 @@ from costmodel.explaining.sampling import example_models, goodness_of_fit, specu
 from costmodel.explaining.scene import Scene, lengths, of
 from costmodel.explaining.slack import slack
 from costmodel.explaining.tables import number, table
-from costmodel.explaining.words import count, plural, seconds, share, significant, times
+from costmodel.explaining.words import count, plural, seconds, share, significant, size, times
 from costmodel.speculation.acceptance import MOST_TOKENS
 from costmodel.speculation.asking import ASSUMED, MOST_TRIED, Plan, Speculation, last_that_pays, planned, speculator
 from costmodel.speculation.steps import Speculator
@@ -99,13 +99,42 @@ def _mixed(scene: Scene) -> bool:
     return bool(of(scene.decode(1, scene.context), ["experts"]))
 
 
+def memory_beside(scene: Scene, found: Drafted, drafts: int, most: int, alone: int) -> str:
+    """Return why fewer sequences fit beside the draft than without it: what it takes, and what that leaves.
+
+    Args:
+        scene: model, GPU and context.
+        found: speculation.
+        drafts: drafted tokens per pass.
+        most, alone: sequences that fit beside the draft, and without it.
+    """
+    if most == alone:
+        return ""
+    beside = found.plan.beside(drafts)
+    pools = scene.pool(max(alone, 1)), scene.pool(max(most, 1), beside)
+    usable, each = [int(pool.usable) for pool in pools], [int(pool.stream(scene.context)) for pool in pools]
+    taken = [f"weights of {size(beside.weights)}"] if beside.weights else []
+    taken += [f"{size(beside.kv_per_token)} of K and V per token"] if beside.kv_per_token else []
+    takes = f"The draft takes {' and '.join(taken)}. That leaves" if taken else "There are"
+    many = f"{count(each[1])} of them" + (" either way" if each[0] == each[1] else f" instead of {count(each[0])}")
+    why = (
+        "recurrent layers keep a state after each drafted token" if scene.floor.states else "it has room for its drafts"
+    )
+    return (
+        f"Memory: {plural(most, 'sequence')} of {count(scene.context)} tokens {'fits' if most == 1 else 'fit'} beside the draft, "
+        f"{count(alone)} without it. {takes} {count(usable[1])} KV blocks instead of {count(usable[0])}, and a sequence takes {many}"
+        f"{'' if each[0] == each[1] else f' ({why})'}."
+    )
+
+
 def speculation(scene: Scene) -> Topic:
     """8. The rule of acceptance, tested on drawn tokens; and the speed-up of k drafted tokens by batch."""
     demo, found = demonstration(), drafted(scene)
     chance, of_draft = number(demo["p_value"]), number(demo["p_value_of_draft_log10"])
     here = found.best(scene, scene.streams)
     drafts, length = int(number(here["draft_tokens"])), number(here["tokens_per_pass"])
-    most = scene.most_streams(scene.context, found.plan.beside(drafts))
+    most, alone = scene.most_streams(scene.context, found.plan.beside(drafts)), scene.most_streams(scene.context)
+    memory = memory_beside(scene, found, drafts, most, alone)
     batches = lengths(1, max(most, scene.streams), scene.streams, most)
     rows = [{**found.best(scene, streams), "fits": streams <= most} for streams in batches]
     curves = [
@@ -160,6 +189,7 @@ def speculation(scene: Scene) -> Topic:
             f"Here one row of each takes {seconds(number(here['decode_step_s']))}, {drafts + 1} rows take "
             f"{seconds(number(here['verification_s']))}."
             + (" " + slack([row for row in rows if row["fits"]], scene) if most > 1 else ""),
+            *([memory] if memory else []),
         ),
         numbers={
             **demo,
@@ -168,6 +198,7 @@ def speculation(scene: Scene) -> Topic:
             "acceptance_assumed": bool(acceptance.assumed),
             **here,
             "most_streams_in_kv_cache": most,
+            "most_streams_without_draft": alone,
             "pays_until_streams": most if ends is None else ends,
         },
         labels={
@@ -194,6 +225,7 @@ def speculation(scene: Scene) -> Topic:
             "tpot_s": "TPOT with: a pass over its tokens",
             "speedup_ratio": "speed-up",
             "most_streams_in_kv_cache": "most sequences in the KV cache beside the draft",
+            "most_streams_without_draft": "most without it",
             "pays_until_streams": "largest batch that fits for which "
             + (f"{plural(drafts, 'draft')} pay" if found.plan.tokens else "drafts pay, each batch with its best k"),
         },

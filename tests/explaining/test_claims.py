@@ -374,7 +374,7 @@ def test_a_prefix_of_recurrent_layers_has_states_too() -> None:
     assert "of K, V and states kept for it" in found.verdict
     assert "cannot be cut" in found.reason[0]
     assert found.numbers["cached_tokens"] == 7200 // 544 * 544
-    assert found.numbers["kept_kv_bytes"] == (13 + 3 * 2) * 6_684_672  # two states of each of three groups
+    assert found.numbers["kept_kv_bytes"] == (13 + 3) * 6_684_672  # the state at its end of each of three groups
     assert "states" not in " ".join((topic("prefix-cache").verdict, *topic("prefix-cache").reason))
 
 

@@ -200,3 +200,30 @@ def test_what_does_not_fit_at_all_has_no_trend() -> None:
     assert topic.numbers["most_streams_in_kv_cache"] == 0
     assert "not one fits beside the draft" in topic.verdict
     assert "From one stream" not in topic.reason[1]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"model": "gemma-3-27b-it", "gpu": "a100"},
+        {"model": "Qwen3-Next-80B-A3B-Instruct", "gpu": "h200", "tp": 2},
+        {"model": "Llama-3.1-70B", "gpu": "h100", "tp": 2},
+    ],
+)
+def test_why_fewer_fit_beside_a_draft_is_said_in_numbers_that_divide(asked: dict[str, Any]) -> None:
+    [topic] = costmodel.explain("speculation", **asked).topics
+    most, alone = topic.numbers["most_streams_in_kv_cache"], topic.numbers["most_streams_without_draft"]
+    [elsewhere] = costmodel.explain("batch-size", **asked).topics
+    assert alone == elsewhere.numbers["most_streams_in_kv_cache"]
+    if most == alone:
+        assert not any(text.startswith("Memory: ") for text in topic.reason)
+        return
+    text = topic.reason[-1]
+    assert text.startswith(f"Memory: {most:,} sequences of 8,000 tokens fit beside the draft, {alone:,} without it.")
+    left, before = (
+        int(value.replace(",", "")) for value in re.findall(r"([\d,]+)(?: KV blocks|, and a sequence)", text)
+    )
+    takes = [int(value.replace(",", "")) for value in re.findall(r"([\d,]+)(?: of them| \()", text)]
+    assert (left // takes[0], before // takes[-1]) == (most, alone)
+    assert ("recurrent layers keep a state after each drafted token" in text) is ("Qwen3-Next" in str(asked))
