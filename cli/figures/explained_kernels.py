@@ -73,7 +73,7 @@ QUANTITIES = (
     ("decode_attention_flops", "attention's FLOPs\n(decode)"),
     ("projection_flops_per_token", "projections' FLOPs\n(q, k, v, o)"),
     ("kv_bytes_per_token", "KV cache\n(bytes per token)"),
-    ("decode_step_s", "decode step\n(time)"),
+    ("decode_step_s", "decode step\n(time, {0})"),
 )
 
 
@@ -98,7 +98,10 @@ def draw_gqa(topic: Topic, foot: str) -> Figure:
         axes.set_ylim(0, 1.12 * tallest)
         ticks = style.nice_ticks(0, tallest, 6)
         axes.set_yticks(ticks, [style.plain(tick) for tick in ticks])
-        axes.set_xticks(range(len(QUANTITIES)), [label for _, label in QUANTITIES])
+        batch = (
+            f"{style.plain(number(topic, 'compared_streams'))} stream{'s' * (number(topic, 'compared_streams') != 1)}"
+        )
+        axes.set_xticks(range(len(QUANTITIES)), [label.format(batch) for _, label in QUANTITIES])
         axes.set_ylabel("MHA, one KV head per query head = 100")
         axes.tick_params(axis="x", length=0)
         style.settle(figure)

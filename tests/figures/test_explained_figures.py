@@ -78,6 +78,15 @@ def test_the_number_of_the_title_is_a_point_of_the_roofline() -> None:
         assert f"decode, 32 streams: all of it: {style.significant(float(str(intensity)))} FLOP/B" in names
 
 
+def test_decode_steps_of_kv_heads_are_those_of_a_batch_that_fits() -> None:
+    [topic] = costmodel.explain("gqa").topics
+    [axes] = figure("gqa", "usual").axes
+    assert axes.get_xticklabels()[-1].get_text() == "decode step\n(time, 13 streams)"
+    mha, own, *_ = (float(str(value)) for value in topic.table("variants").column("decode_step_s"))
+    assert any(text.get_text() == f"{100 * own / mha:.3g}" for text in axes.texts)
+    assert (topic.numbers["compared_streams"], topic.numbers["mha_most_streams_in_kv_cache"]) == (13, 13)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_kept_is_named_once_and_summed(case: str) -> None:
     [topic] = costmodel.explain("kv-cache", **CASES[case]).topics  # type: ignore[arg-type]
