@@ -36,6 +36,7 @@ WRITERS = {
     "_flops_per_token": lambda value: f"{large(value)}FLOP",
     "_bytes_per_token": size,
     "_bytes_per_sequence": size,
+    "_bytes_per_element": lambda value: significant(value, 3),
     "_bytes_per_layer": lambda value: f"{count(value)} B",
     "_share": percent,
     "_ratio": _times,

@@ -1,4 +1,4 @@
-"""What stays in the cache of a sequence that has ended, for a prompt that begins alike: one count for every explanation.
+"""What a sequence holds in the cache, and what stays of it for a prompt that begins alike: one count for every explanation.
 
 vLLM finds a prefix of whole blocks if each group of layers still has what the token after it looks at: layers that keep everything all of
 its blocks, layers with a window w the last ⌈(w − 1)/block⌉, layers with local chunks those of the chunk that is begun, recurrent layers the
@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from costmodel.equations.work import LocalChunks
 from costmodel.explaining.scene import Scene
-from costmodel.explaining.words import count
+from costmodel.explaining.words import count, listed
 from costmodel.memory.blocks import KvGroup, kv_blocks
 
 
 class Kept(NamedTuple):
-    """KV blocks of the pool that a prefix takes from the cache, on one GPU."""
+    """KV blocks of the pool that a sequence holds, or that a prefix takes from the cache, on one GPU."""
 
     full: int
     """Of layers that keep every token."""
@@ -44,7 +44,19 @@ class Kept(NamedTuple):
             (self.states, "of recurrent layers, for the states at its end"),
         ]
         named = [f"{count(blocks)} {what}" for blocks, what in parts if blocks]
-        return "" if self.alike else " and ".join(named)
+        return "" if self.alike else listed(named)
+
+
+def held_of(scene: Scene, tokens: int) -> Kept:
+    """Return what a sequence of ``tokens`` holds while it decodes: all that its windows may need, and both states of recurrent layers."""
+    pool = scene.pool()
+    full = windows = states = 0
+    for group in pool.groups:
+        blocks = int(group.blocks_of(tokens, pool.settings.rules.in_flight))
+        full += blocks if group.keeps_all else 0
+        states += blocks if group.states else 0
+        windows += 0 if group.keeps_all or group.states else blocks
+    return _counted(scene, full, windows, states)
 
 
 def kept_of(scene: Scene, tokens: int) -> Kept:
@@ -59,6 +71,11 @@ def kept_of(scene: Scene, tokens: int) -> Kept:
             states += int(kind.state is not None and tokens > 0)
         else:
             windows += _of_window(group, tokens)
+    return _counted(scene, full, windows, states)
+
+
+def _counted(scene: Scene, full: int, windows: int, states: int) -> Kept:
+    pool = scene.pool()
     size = float(pool.block_bytes[0]) if pool.groups else 0.0
     alike = all(group.keeps_all for group in pool.groups)
     return Kept(full, windows, states, (full + windows + states) * size, alike)

@@ -9,7 +9,7 @@ from costmodel.explaining.documents import Cell
 from costmodel.explaining.layers import experts_of
 from costmodel.explaining.scene import Scene, of, time_of
 from costmodel.explaining.tables import number
-from costmodel.explaining.words import count, plural, share, significant, times
+from costmodel.explaining.words import count, listed, plural, share, significant, times
 from costmodel.speculation.steps import verify_work
 
 HALF = 0.5
@@ -39,7 +39,7 @@ def slack(rows: Rows, scene: Scene) -> str:
     verify, beside = ([_steps(rows[place])[part] for place in told] for part in (0, 1))
     said = (
         f"From one stream to the {batches[-1]} that fit, {each} (table of batches), the speed-up {_path(gains, told, batches)}. "
-        f"Verification takes {_at(verify, batches)}; drafts and host take {_listed([significant(value) for value in beside])} of one."
+        f"Verification takes {_at(verify, batches)}; drafts and host take {listed([significant(value) for value in beside])} of one."
     )
     return " ".join([said, *_why(rows, scene, told, gains)])
 
@@ -81,11 +81,7 @@ def _at(values: Sequence[float], batches: Sequence[str]) -> str:
     places = ["one stream", *batches[1:]]
     said = [f"{significant(value)} at {place}" for value, place in zip(values, places, strict=True)]
     said[0] = said[0].replace(" at", " decode steps at")
-    return _listed(said)
-
-
-def _listed(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
+    return listed(said)
 
 
 def _why(rows: Rows, scene: Scene, told: Sequence[int], gains: Sequence[float]) -> list[str]:
