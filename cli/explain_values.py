@@ -45,6 +45,7 @@ WRITERS = {
     "_score": lambda value: f"{value:.1f}",
     "_s": lambda value: seconds(value, 3),
     "_bits": _tiny,
+    "_log10": lambda value: f"{value:,.0f}",
     "_value": _tiny,
     "_value_of_draft": _tiny,
     "_deviation": _tiny,

@@ -214,7 +214,7 @@ def speculation(scene: Scene) -> Topic:
             "largest_deviation": "largest deviation of a token's frequency after another",
             "draft": "what drafts",
             "acceptance_share": "α: chance that a draft is accepted if those before it were",
-            "acceptance_assumed": "whether α is assumed",
+            "acceptance_assumed": "α is an assumption, neither measured nor given",
             "streams": "streams",
             "draft_tokens": "k: drafts per pass" + ("" if found.plan.tokens else ", the best number"),
             "tokens_per_pass": "tokens per pass",

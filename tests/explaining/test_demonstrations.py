@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel
+from costmodel.cli.explain_report import report
 from costmodel.explaining import flash, speculation
 from costmodel.explaining.scene import flops_of, make_scene, of, time_of
 
@@ -98,8 +99,17 @@ def test_speculation_pays_less_in_larger_batches_and_at_last_not_at_all() -> Non
     assert never.at(scene, 1, 4)["speedup_ratio"] < 1  # type: ignore[operator]
 
 
+def test_verdict_and_numbers_write_the_logarithm_alike() -> None:
+    document = costmodel.explain("speculation")
+    [topic] = document.topics
+    power = f"{-float(str(topic.numbers['p_value_of_draft_log10'])):,.0f}"
+    assert f"p = 10^−{power}" in topic.verdict
+    assert f" -{power}\n" in report(document)
+
+
 def test_the_acceptance_that_nobody_gave_is_said() -> None:
     [topic] = costmodel.explain("speculation").topics
+    assert topic.labels["acceptance_assumed"] == "α is an assumption, neither measured nor given"
     assert topic.numbers["acceptance_assumed"] is True
     assert "which is assumed" in topic.verdict
     assert any("vllm#20780" in source for source in topic.sources)

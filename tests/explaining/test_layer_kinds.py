@@ -316,6 +316,19 @@ def test_what_tiles_change_is_said_by_the_times(model: str, options: dict[str, A
     assert (computing >= before) is ("both ways" in words and "moving" not in words)
     assert (computing < after) is ("moving both ways" in words)
     assert words in found.verdict
+    assert f"{seconds(computing)} at peak" in found.verdict  # and what the kernels of the calibration take
+    assert f"its kernels take {seconds(numbers['attention_s'])} by the calibration" in found.verdict
+
+
+def test_without_a_calibration_there_is_one_time_of_attention() -> None:
+    assert "by the calibration" not in topic("flash-attention", "Llama-3.1-8B", calibration="none").verdict
+
+
+def test_one_such_sequence_fits() -> None:
+    assert "1 such sequence fits into the KV cache" in topic("long-context", "gemma-3-27b-it").verdict
+    assert "3 such sequences fit into the KV cache" in topic("long-context", "Llama-3.1-8B").verdict
+    labels = [column.label for column in topic("long-context", "Llama-3.1-8B").table("lengths").columns]
+    assert labels[2:4] == ["attention: time", "attention: FLOPs"]
 
 
 def test_scores_are_counted_by_layers() -> None:
