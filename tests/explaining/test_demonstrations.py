@@ -178,6 +178,7 @@ def test_the_reason_is_that_of_the_table(asked: dict[str, Any], path: tuple[Any,
         verify, beside = row["verification_s"] / row["decode_step_s"], row["drafting_s"] + row["host_s"]
         assert row["tokens_per_pass"] / (verify + beside / row["decode_step_s"]) == pytest.approx(row["speedup_ratio"])
         assert f"{verify:.2f}" in said
+        assert f"{row['tokens_per_pass']:.2f}" in said
 
 
 def test_a_speed_up_that_dips_is_said_to_for_its_experts() -> None:
