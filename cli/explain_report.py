@@ -86,10 +86,7 @@ def request_report(document: RequestExplanation) -> str:
     )
     tpot = "" if document.tpot_s is None else f", TPOT {seconds(document.tpot_s, 3)}"
     total = f"TTFT {seconds(document.ttft_s, 3)}{tpot}, {seconds(document.e2e_s, 3)} in all"
-    share = "" if document.kv_blocks_of_server is None else f" of {document.kv_blocks_of_server:,} that the server has"
-    blocks = (
-        f"{document.kv_blocks:,} KV blocks at its end{share}; {document.kept_blocks:,} of them stay as a cached prefix"
-    )
+    blocks = f"{document.kv_blocks:,} KV blocks at its end{_room(document)}; {document.kept_blocks:,} of them stay as a cached prefix"
     parts = [
         _indented(heading, ""),
         request_table(document),
@@ -112,6 +109,18 @@ def request_report(document: RequestExplanation) -> str:
     ]
     text = "\n\n".join(parts)
     return text + _words(text) + "".join(f"\n{line}" for line in _remarks(document))
+
+
+def _room(document: RequestExplanation) -> str:
+    """Return how many blocks there are, and what becomes of those that no request can have."""
+    own, every = document.kv_blocks_of_server, document.kv_blocks_of_pool
+    if own is None:
+        return ""
+    if every is None or every <= own:
+        return f" of {own:,} that requests can have"
+    aside = every - own - 1
+    more = f", and {aside:,} are set aside for the layers with a window of a prompt being prefilled" if aside else ""
+    return f" of {own:,} that requests can have (there are {every:,}: one is vLLM's own{more})"
 
 
 def request_table(document: RequestExplanation) -> str:

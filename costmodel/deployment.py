@@ -153,7 +153,7 @@ def deploy(
     if made.architecture.pooling and not pooling:
         raise PoolingError(
             f"{made.architecture.name} pools: it embeds or classifies documents and writes no text, so it has no decode steps, TPOT or "
-            "streams; `costmodel predict`, `plan memory` and `formula prefill` take it"
+            "streams; `costmodel predict` (in Python `costmodel.predict_embedding`), `plan memory` and `formula prefill` take it"
         )
     if not encoder and made.architecture.vision is not None and made.architecture.vision.frames is not None:
         raise UnsupportedError(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from costmodel.cli.figures import style
@@ -123,10 +124,21 @@ def _short(label: str) -> str:
 def draw_batch_size(topic: Topic, foot: str) -> Figure:
     """Draw TPOT and tokens per second against the batch; where memory ends, and where TPOT has doubled."""
     table = topic.table("batches")
+    full: dict[str, Any] = {"facecolor": "none", "edgecolor": style.GREY, "hatch": "//", "alpha": 0.4, "linewidth": 0}
     batch, tpot, rate = numbers(table, "streams"), numbers(table, "tpot_s") / MS, numbers(table, "tokens_per_s")
     most, double = number(topic, "most_streams_in_kv_cache"), number(topic, "most_streams_at_twice_the_tpot")
     with style.styled():
         figure, panels = framed(topic, foot, 2)
+        doubled = Line2D([], [], color=style.GREY, linewidth=1.4, linestyle=style.DOTTED)
+        style.add_legend(
+            figure,
+            [doubled, Patch(**full)],
+            [
+                f"up to {count(double)} sequences: at most twice the TPOT of one",
+                f"KV cache full at {count(most)}" if most else "not one fits into the KV cache",
+            ],
+            2,
+        )
         for axes, values, label, look in (
             (panels[0], tpot, "every reader's TPOT (ms)", style.LOOKS[0]),
             (panels[1], rate, "all together (tokens/s)", style.LOOKS[1]),
@@ -139,30 +151,8 @@ def draw_batch_size(topic: Topic, foot: str) -> Figure:
             axes.set_ylabel(label)
             axes.grid(True, axis="y")
             scale_tokens(axes, batch, "batch (sequences)")
-            axes.axvspan(
-                max(most, batch[0]),
-                batch[-1],
-                facecolor="none",
-                edgecolor=style.GREY,
-                hatch="//",
-                alpha=0.4,
-                linewidth=0,
-            )
+            axes.axvspan(max(most, batch[0]), batch[-1], **full)
             axes.axvline(double, color=style.GREY, linewidth=1.4, linestyle=style.DOTTED)
-        late = double > (batch[0] * batch[-1]) ** 0.5
-        for axes, text, place, side in (
-            (
-                panels[0],
-                f" up to {count(double)}: at most \n twice the TPOT of one ",
-                double,
-                "right" if late else "left",
-            ),
-            (panels[1], f" KV cache full at {count(most)} ", max(most, batch[0]), "right" if most > 4 else "left"),
-        ):
-            axes.text(
-                place, 0.98, text, ha=side, va="top", transform=axes.get_xaxis_transform(), size=style.SMALL_SIZE,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
-            )  # fmt: skip
         style.settle(figure)
     return figure
 

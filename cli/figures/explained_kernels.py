@@ -16,7 +16,7 @@ from costmodel.explaining.documents import Topic
 TERA = 1e12
 
 
-MARKS = ("o", "s", "^", "*", "D", "X")
+MARKS = ("o", "s", "^", "*", "D", "X", "P")
 """Marker of each point of a roofline, in the order of the table."""
 STAR = "*"
 """The smallest of these for its size."""
@@ -73,7 +73,7 @@ QUANTITIES = (
     ("decode_attention_flops", "attention's FLOPs\n(decode)"),
     ("projection_flops_per_token", "projections' FLOPs\n(q, k, v, o)"),
     ("kv_bytes_per_token", "KV cache\n(bytes per token)"),
-    ("decode_step_s", "decode step\n(time)"),
+    ("decode_step_s", "decode step\n(time, {0})"),
 )
 
 
@@ -98,7 +98,10 @@ def draw_gqa(topic: Topic, foot: str) -> Figure:
         axes.set_ylim(0, 1.12 * tallest)
         ticks = style.nice_ticks(0, tallest, 6)
         axes.set_yticks(ticks, [style.plain(tick) for tick in ticks])
-        axes.set_xticks(range(len(QUANTITIES)), [label for _, label in QUANTITIES])
+        batch = (
+            f"{style.plain(number(topic, 'compared_streams'))} stream{'s' * (number(topic, 'compared_streams') != 1)}"
+        )
+        axes.set_xticks(range(len(QUANTITIES)), [label.format(batch) for _, label in QUANTITIES])
         axes.set_ylabel("MHA, one KV head per query head = 100")
         axes.tick_params(axis="x", length=0)
         style.settle(figure)
@@ -205,7 +208,10 @@ def draw_speculation(topic: Topic, foot: str) -> Figure:
                 label="the best k of each batch", zorder=1,
             )  # fmt: skip
         here = number(topic, "streams"), number(topic, "speedup_ratio")
-        axes.plot(*here, color=style.INK, marker="o", markersize=12, fillstyle="none", linestyle="none")
+        axes.plot(
+            *here, color=style.INK, marker="o", markersize=12, fillstyle="none", linestyle="none",
+            label=f"asked about: batch of {here[0]:,.0f}",
+        )  # fmt: skip
         top = 1.15 * max(float(speedup.max()), 1.2)
         axes.axhline(1, color=style.INK, linewidth=1.6)
         axes.axhspan(0, 1, facecolor="none", edgecolor=style.GREY, hatch="//", alpha=0.25, linewidth=0)
@@ -220,7 +226,10 @@ def draw_speculation(topic: Topic, foot: str) -> Figure:
         axes.grid(True, axis="y")
         scale_tokens(axes, batch, "batch (sequences)")
         last = float(batch.max())
-        within = [*(float(tick) for tick in axes.get_xticks() if tick < last / 1.3), last]
+        own = sorted({here[0], last}) if here[0] < last / 1.3 else [last]
+        within = sorted(
+            [*(float(t) for t in axes.get_xticks() if all(max(t, each) > 1.3 * min(t, each) for each in own)), *own]
+        )
         axes.set_xticks(within, [f"{tick:,.0f}" for tick in within])
         most = number(topic, "most_streams_in_kv_cache")
         if 0 < most < last:
@@ -230,6 +239,6 @@ def draw_speculation(topic: Topic, foot: str) -> Figure:
                 most, 0.02, f" KV cache full at {most:,.0f} ", transform=axes.get_xaxis_transform(), ha="right" if late else "left",
                 va="bottom", size=style.SMALL_SIZE, color=style.GREY,
             )  # fmt: skip
-        style.add_legend(figure, *axes.get_legend_handles_labels(), 4)
+        style.add_legend(figure, *axes.get_legend_handles_labels(), 3)
         style.settle(figure)
     return figure

@@ -94,8 +94,7 @@ def _kept(document: RequestExplanation) -> str:
     """Return what becomes of the blocks: how many of all stay cached."""
     if not document.kept_blocks:
         return f"{plural(document.kv_blocks, 'block')} free"
-    of_all = f" of {document.kv_blocks:,}" if document.kv_blocks - document.kept_blocks <= 1 else " full"
-    return f"{document.kept_blocks:,}{of_all} blocks stay cached until their room is needed"
+    return f"{document.kept_blocks:,} of {document.kv_blocks:,} blocks stay cached until their room is needed"
 
 
 def _steps(axes: Axes, document: RequestExplanation, factor: float) -> None:

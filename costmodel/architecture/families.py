@@ -130,15 +130,26 @@ _LLAMA_DEFAULTS: Final = {
 }
 """Of configuration_llama.py."""
 
-_HYBRID: Final = "its state-space or linear-attention layers have no equations here"
-_INDEXED: Final = "its sparse attention with an indexer has no equations here"
+_HYBRID: Final = (
+    "its state-space or linear-attention layers are not read (those of Nemotron-H, Qwen3-Next and Qwen 3.5 are)"
+)
+_COMPRESSED: Final = (
+    "most of its layers keep one compressed entry for every 4 or 128 tokens beside a window of 128, and carry several residual streams "
+    "(hyper-connections); neither is modelled (an indexer that chooses among the tokens themselves is: DeepSeek-V3.2, GLM-5)"
+)
+"""DeepSeek-V4: ``compress_ratios`` and ``sliding_window``, ``hc_mult`` of its config; vllm/model_executor/models/deepseek_v4.py."""
+_CHOSEN_BLOCKS: Final = (
+    "its indexer chooses blocks of 128 tokens, for each group of heads its own; that is not modelled (one that chooses single tokens "
+    "for all heads is: DeepSeek-V3.2, GLM-5)"
+)
+"""MiniMax-M3: ``sparse_block_size`` and ``sparse_num_index_heads`` of its config; MiniMax Sparse Attention, arXiv:2606.13392."""
 _CROSS: Final = "encoders of text, and cross-attention to them, have no equations here"
 
 REASONS: Final = {
     "bamba": _HYBRID,
     "bart": _CROSS,
-    "deepseek_ref": _INDEXED,
-    "deepseek_v4": _INDEXED,
+    "deepseek_ref": _COMPRESSED,
+    "deepseek_v4": _COMPRESSED,
     "falcon_h1": _HYBRID,
     "falcon_mamba": _HYBRID,
     "gemma3n": "per-layer embeddings and layers that share a KV cache have no equations here",
@@ -150,8 +161,8 @@ REASONS: Final = {
     "mamba": _HYBRID,
     "mamba2": _HYBRID,
     "minimax": _HYBRID,
-    "minimax_m3": _INDEXED,
-    "minimax_m3_vl": _INDEXED,
+    "minimax_m3": _CHOSEN_BLOCKS,
+    "minimax_m3_vl": _CHOSEN_BLOCKS,
     "rwkv": _HYBRID,
     "step3p7": "its class is not public enough to count its layers exactly",
     "t5": _CROSS,

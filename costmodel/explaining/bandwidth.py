@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from costmodel.dtypes import main_format
@@ -133,7 +134,10 @@ def decode_bound(scene: Scene) -> Topic:
                     _point(f"decode, {several}: KV cache", of(step, ["attention"])),
                     _point(f"decode, {several}: all of it", step),
                     _point(f"prompt, {count(context)} tokens: matrices", of(prompt, MATRICES)),
-                    _point(f"prompt, {count(context)} tokens: attention", of(prompt, ["attention"])),
+                    *(
+                        _point(f"prompt, {count(context)} tokens: {what}", items)
+                        for what, items in _attention_of(scene, prompt, dtype)
+                    ),
                 ],
                 shown=False,
             ),
@@ -307,6 +311,31 @@ def _operators(step: Operators, kernels: Operators | None, load: str) -> Table:
         "calibrated_time_s": "time here",
     }
     return table("operators", f"The decode step, and what its kernels wait for ({load})", {**columns, **rated}, rows)
+
+
+def _attention_of(scene: Scene, prompt: Operators, dtype: str) -> list[tuple[str, Operators]]:
+    """Return attention, and its indexer where there is one, with their formats where these are not ``dtype``, whose peak is F."""
+    every = of(prompt, ["attention"])
+    own = no_indexer(every)
+    indexer = [item for item in every if item not in own]
+    named = [
+        (what, items, _multiplied_in(scene, items, dtype)) for what, items in (("attention", own), ("indexer", indexer))
+    ]
+    alike = all(fmt in ("", dtype) for *_, fmt in named)
+    return [(what if alike else f"{what} ({fmt})", items) for what, items, fmt in named if items or what == "attention"]
+
+
+def _multiplied_in(scene: Scene, operators: Operators, dtype: str) -> str:
+    """Return the format at whose peak operators at datasheet rates multiply: ``dtype`` if that is as fast; "" for none."""
+    computing = sum(item.compute_s for item in operators)
+    if not computing:
+        return ""
+    rate = flops_of(operators) / computing
+    peaks = scene.deployment.hardware.peaks
+    names = [
+        name for name in (dtype, "bf16", *peaks) if name in peaks and math.isclose(peaks[name], rate, rel_tol=1e-6)
+    ]
+    return names[0] if names else ""
 
 
 def _row(item: OperatorTime[float] | None, kernel: OperatorTime[float] | None) -> dict[str, Cell]:

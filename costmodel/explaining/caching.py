@@ -11,29 +11,35 @@ from costmodel.architecture.linears import query_heads_per_gpu
 from costmodel.architecture.types import Attention, StateMixer
 from costmodel.equations.work import LocalChunks, Window, attended_pairs, seen_tokens, widest
 from costmodel.explaining.documents import Cell, Topic
+from costmodel.explaining.keeping import Kept, held_of
 from costmodel.explaining.layers import dense, looking, sights
 from costmodel.explaining.scene import Scene
 from costmodel.explaining.tables import number, table
-from costmodel.explaining.words import count, significant, size, times
+from costmodel.explaining.words import count, listed, size, times
 
 
 def cache_rows(scene: Scene) -> list[dict[str, Cell]]:
     """Return what one token leaves in the cache of one GPU, by layer kind and part [B]."""
     deployment = scene.deployment
-    rows: list[dict[str, Cell]] = []
+    layers_of: dict[
+        tuple[str, str, float, float], float
+    ] = {}  # layers that differ in their feed-forward only are counted together
     for kind, layers in zip(scene.architecture.kinds, deployment.layer_counts, strict=True):
         for what, elements, each in _parts(kind.attention, deployment.tp, float(deployment.kv_bytes)):
-            rows.append(
-                {
-                    "part": what,
-                    "layers": int(layers),
-                    "window": _kept_for(kind.attention.window),
-                    "elements_per_layer": float(elements),
-                    "bytes_per_layer": each,
-                    "bytes_per_token": each * float(layers),
-                }
-            )
-    return rows
+            key = (what, _kept_for(kind.attention.window), float(elements), each)
+            layers_of[key] = layers_of.get(key, 0.0) + float(layers)
+    return [
+        {
+            "part": what,
+            "layers": int(layers),
+            "window": window,
+            "elements_per_layer": elements,
+            "bytes_per_element": each / elements,
+            "bytes_per_layer": each,
+            "bytes_per_token": each * layers,
+        }
+        for (what, window, elements, each), layers in layers_of.items()
+    ]
 
 
 def _spans(rows: list[dict[str, Cell]]) -> dict[str, float]:
@@ -108,15 +114,29 @@ def _needed(scene: Scene, spans: list[str]) -> str:
 STATE_NAMES = {"gdn": "gated delta net", "mamba2": "Mamba 2"}
 
 
+def _in_blocks(held: Kept, block: float, states: float) -> str:
+    """Return how the blocks of a sequence are shared out, where layers differ: they take more than their tokens and states alone."""
+    if held.alike:
+        return ""
+    if held.windows == held.blocks:
+        return f" (in {count(held.windows)} whole blocks of {size(block)})"
+    parts = [f"{count(held.full)} for the layers that keep every token"] if held.full else []
+    parts += [f"{count(held.windows)} for those with a window"] if held.windows else []
+    if held.states:
+        parts.append(
+            f"{count(held.states)} for its states, which are {size(states)} by themselves, whatever its length, and have room for each "
+            "twice, for prefix caching"
+        )
+    return f" (in whole blocks of {size(block)}, which all layers take: {listed(parts)})"
+
+
 def kv_cache(scene: Scene) -> Topic:
     """6. K and V of every token and layer; Q is used in its own step only, and scores never leave the kernel."""
     deployment, context = scene.deployment, scene.context
     rows, states = cache_rows(scene), state_rows(scene)
     kept = sum(number(row["bytes_per_token"]) for row in rows)
     fixed = sum(number(row["bytes_per_sequence"]) for row in states)
-    pool = scene.pool()
-    blocks = int(pool.stream(context - 1))
-    held = float(blocks * pool.block_bytes[0])
+    pool, held = scene.pool(), held_of(scene, context)
     q = scores = square = 0.0
     for kind, layers in zip(scene.architecture.kinds, deployment.layer_counts, strict=True):
         attention = kind.attention
@@ -128,7 +148,7 @@ def kv_cache(scene: Scene) -> Topic:
         scores += each * seen_tokens(context - 1, attention.reach)
         square += each * attended_pairs(context, 0, attention.reach)
     spans = _spans(rows)
-    names = " and ".join(dict.fromkeys(str(row["part"]) for row in rows))
+    names = listed(list(dict.fromkeys(str(row["part"]) for row in rows)))
     shown: list[dict[str, Cell]] = [
         *({"what": f"{row['part']} ({row['window']})", "kept": True, "bytes": row["bytes_per_token"]} for row in rows),
         {"what": "Q", "kept": False, "bytes": q},
@@ -138,17 +158,11 @@ def kv_cache(scene: Scene) -> Topic:
         number=6,
         name="kv-cache",
         claim="The cache stores Q and the attention scores.",
-        verdict=f"No, only {names}: {size(kept)} per token{_kept_as(spans)}, {size(held)} for a sequence of {count(context)} tokens"
-        + (
-            f" (in whole blocks, recurrent layers included: their states are {size(fixed)}, whatever its length)"
-            if fixed
-            else " (in whole blocks, which layers take in groups of one size)"
-            if len(spans) > 1
-            else ""
-        )
+        verdict=f"No, only {names}: {size(kept)} per token{_kept_as(spans)}, {size(held.bytes)} for a sequence of {count(context)} tokens"
+        + _in_blocks(held, float(pool.block_bytes[0]), fixed)
         + f". Q ({size(q)} per "
         f"token) is used once, in the step of its own token, and never again. Scores would be {size(square)} for that sequence, "
-        f"{times(square / held)} its cache: they exist only inside the attention kernel, a tile at a time.",
+        f"{times(square / held.bytes)} its cache: they exist only inside the attention kernel, a tile at a time.",
         finding=f"The cache holds {names}: {size(kept)} per token"
         f"{', part of it for a while only' if len(spans) > 1 else ''}, and neither Q nor scores",
         reason=(
@@ -160,8 +174,11 @@ def kv_cache(scene: Scene) -> Topic:
         numbers={
             "kv_bytes_per_token": kept,
             "sequence_tokens": context,
-            "sequence_kv_bytes": held,
-            "kv_blocks": blocks,
+            "sequence_kv_bytes": held.bytes,
+            "kv_blocks": held.blocks,
+            **({"token_blocks": held.full} if held.full < held.blocks else {}),
+            **({"window_blocks": held.windows} if held.windows else {}),
+            **({"state_blocks": held.states} if held.states else {}),
             "block_tokens": scene.block_tokens,
             "block_bytes": float(pool.block_bytes[0]),
             **({"state_bytes_per_sequence": fixed} if fixed else {}),
@@ -177,6 +194,9 @@ def kv_cache(scene: Scene) -> Topic:
             "sequence_tokens": "length of the sequence",
             "sequence_kv_bytes": "kept for it, in whole blocks",
             "kv_blocks": "its blocks",
+            **({"token_blocks": "of them for layers that keep every token"} if held.full < held.blocks else {}),
+            **({"window_blocks": "of them for layers with a window"} if held.windows else {}),
+            **({"state_blocks": "of them for recurrent layers, each as large as the others"} if held.states else {}),
             "block_tokens": "tokens of a block",
             "block_bytes": "bytes of a block",
             **({"state_bytes_per_sequence": "states of the recurrent layers, whatever the length"} if fixed else {}),
@@ -189,12 +209,19 @@ def kv_cache(scene: Scene) -> Topic:
         tables=(
             table(
                 "layers",
-                f"What one token leaves in the cache ({deployment.kv_dtype}, {significant(deployment.kv_bytes)} B per element)",
+                f"What one token leaves in the cache (KV {deployment.kv_dtype}"
+                + (
+                    ", the indexer's key in fp8 with a scale"
+                    if any("indexer" in str(row["part"]) for row in rows)
+                    else ""
+                )
+                + ")",
                 {
                     "part": "part",
                     "layers": "layers",
                     "window": "kept for",
                     "elements_per_layer": "elements/layer",
+                    "bytes_per_element": "B/element",
                     "bytes_per_layer": "B/layer",
                     "bytes_per_token": "all layers",
                 },

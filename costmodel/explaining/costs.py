@@ -57,7 +57,11 @@ def long_context(scene: Scene) -> Topic:
     }
     again = "the whole context" if dense(scene) else f"what its layers look at ({looking(scene)})"
     cut = f", the whole window and not the {count(scene.context)} that were asked for," if scene.context > at else ""
-    room = f"{plural(fits, 'such sequence')} fit into the KV cache" if fits else "not one such sequence fits"
+    room = (
+        f"{plural(fits, 'such sequence')} {'fits' if fits == 1 else 'fit'} into the KV cache"
+        if fits
+        else "not one such sequence fits"
+    )
     return Topic(
         number=1,
         name="long-context",
@@ -96,15 +100,15 @@ def long_context(scene: Scene) -> Topic:
         tables=(
             table(
                 "lengths",
-                "What a context costs (one sequence)",
+                "What a context costs (one sequence; attention: its share of the prefill's time, and of its FLOPs)",
                 {
                     "context_tokens": "tokens",
                     "prefill_s": "prefill",
-                    "attention_time_share": "in attention",
-                    "attention_flops_share": "of FLOPs",
+                    "attention_time_share": "attention: time",
+                    "attention_flops_share": "attention: FLOPs",
                     "decode_step_s": "decode step",
                     "kv_bytes": "KV cache",
-                    "sequences_that_fit": "fit",
+                    "sequences_that_fit": "sequences that fit",
                 },
                 rows,
             ),

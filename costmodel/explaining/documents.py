@@ -140,9 +140,12 @@ class RequestExplanation(Explained):
     kv_blocks: int
     """That it holds at its end."""
     kv_blocks_of_server: int | None
-    """That the server has; None where memory is not counted."""
+    """That requests can have; None where memory is not counted."""
+    kv_blocks_of_pool: int | None
+    """That there are in all, as ``plan memory`` counts them: the null block of vLLM, and those that are set aside for layers with a window
+    of a prompt being prefilled, included."""
     kept_blocks: int
-    """Full blocks that stay in the prefix cache until they are needed; 0 without it."""
+    """Full blocks that stay in the prefix cache until they are needed, in all groups of layers; 0 without it."""
     stages: tuple[Stage, ...]
     steps: tuple[ServerStep, ...]
     notes: tuple[str, ...] = ()

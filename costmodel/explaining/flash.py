@@ -150,13 +150,23 @@ def demonstration(tokens: int = DEMO_TOKENS, tile: int = DEMO_TILE, width: int =
     }
 
 
-def _waits(before: float, after: float, computing: float) -> str:
-    """Return what attention waits for before and after, by the times of moving both ways and of multiplying [s]."""
+def _waits(before: float, after: float, computing: float, fitted: float | None) -> str:
+    """Return what attention waits for before and after, by the times of moving both ways and of multiplying at peak [s].
+
+    Args:
+        before, after: of moving the bytes, scores in memory and in tiles.
+        computing: of its FLOPs at peak.
+        fitted: of the kernels of the calibrated rung, which reach less than the peak; None on the roofline.
+    """
+    at_peak = f"{seconds(computing)} at peak"
+    real = (
+        "" if fitted is None else f" (in all, its kernels take {seconds(fitted)} by the calibration: they reach less)"
+    )
     if computing >= before:
-        return f"; multiplying takes {seconds(computing)} and is what it waits for both ways"
+        return f"; multiplying takes {at_peak} and is what it waits for both ways{real}"
     if computing >= after:
-        return f", so that multiplying is what it waits for ({seconds(computing)})"
-    return f"; multiplying takes {seconds(computing)} only, so that it waits for moving both ways, but not as long"
+        return f", so that multiplying is what it waits for, {at_peak}{real}"
+    return f"; multiplying takes {at_peak} only, so that it waits for moving both ways, but not as long{real}"
 
 
 def flash_attention(scene: Scene) -> Topic:
@@ -196,6 +206,7 @@ def flash_attention(scene: Scene) -> Topic:
         default=0.0,
     )
     slower = naive / hardware.bandwidth
+    taken = time_of(no_indexer(of(scene.prefill(tokens), ["attention"])))
     scores = scores_said(scene, tokens)
     most = "up to " if scores.startswith("per head") else ""
     chosen = ""
@@ -208,7 +219,7 @@ def flash_attention(scene: Scene) -> Topic:
         verdict=f"No, it is exact: the same {flop(flops)}, in another order, that move fewer bytes. For a prompt of {count(tokens)} "
         f"tokens, attention that writes its scores to memory moves {size(naive)} ({seconds(slower)} at full bandwidth); in tiles "
         f"{size(tiled)} ({seconds(tiled / hardware.bandwidth)}), {times(naive / tiled)} "
-        f"less{_waits(slower, tiled / hardware.bandwidth, computing)}. "
+        f"less{_waits(slower, tiled / hardware.bandwidth, computing, taken if scene.fitted else None)}. "
         f"Computed both ways just now: the results differ by at most {apart} in 64 "
         "bits, which is rounding.",
         finding=f"FlashAttention: the same {flop(flops)}, {times(naive / tiled)} fewer bytes, and results equal to rounding "
@@ -232,7 +243,7 @@ def flash_attention(scene: Scene) -> Topic:
             "tiled_again_bytes": again,
             "bytes_ratio": naive / tiled if tiled else None,
             "scores_of_a_layer_bytes": one_layer,
-            "attention_s": time_of(no_indexer(of(scene.prefill(tokens), ["attention"]))),
+            "attention_s": taken,
             **demo,
         },
         labels={

@@ -10,7 +10,7 @@ from costmodel.architecture.counts import (
 from costmodel.architecture.linears import layer_linears
 from costmodel.architecture.types import Architecture, Attention
 from costmodel.explaining.documents import Cell, Topic
-from costmodel.explaining.scene import Scene, flops_of, no_indexer, of, time_of
+from costmodel.explaining.scene import MATRICES, Scene, flops_of, no_indexer, of, time_of
 from costmodel.explaining.tables import number, table
 from costmodel.explaining.waiting import bound_of
 from costmodel.explaining.words import count, flop, plural, seconds, share, size, times
@@ -61,20 +61,21 @@ def _variant(scene: Scene, group: int | None) -> Scene:
     return scene.changed(architecture=with_kv_heads(scene.architecture, group))
 
 
-def _numbers(scene: Scene) -> dict[str, Cell]:
-    context, streams = scene.context, scene.streams
+def _numbers(scene: Scene, most: int, streams: int) -> dict[str, Cell]:
+    """Return what a variant computes, keeps and takes, of which ``most`` sequences fit; decode steps of ``streams``."""
+    context = scene.context
     prompt, step = scene.prefill(context, floor=True), scene.decode(streams, context, floor=True)
-    most = scene.most_streams(context)
+    timed = scene.decode(streams, context)
     return {
         "prefill_attention_flops": flops_of(no_indexer(of(prompt, ["attention"]))),
         "decode_attention_flops": flops_of(no_indexer(of(step, ["attention"]))),
         "projection_flops_per_token": projection_flops(scene),
         "kv_bytes_per_token": stage_kv_bytes(scene.deployment, 0),
-        "decode_step_s": time_of(scene.decode(scene.streams, scene.context)),
-        "decode_attention_s": time_of(of(scene.decode(scene.streams, scene.context), ["attention"])),
+        "decode_step_s": time_of(timed),
+        "decode_attention_s": time_of(of(timed, ["attention"])),
         "prefill_s": time_of(scene.prefill(scene.context)),
         "most_streams_in_kv_cache": most,
-        "streams_fit": streams <= most,
+        "streams_fit": scene.streams <= most,
     }
 
 
@@ -94,7 +95,10 @@ def projection_flops(scene: Scene) -> float:
 def gqa(scene: Scene) -> Topic:
     """5. The same model with other numbers of KV heads: attention's FLOPs count query heads, the cache's bytes KV heads."""
     made = variants(scene)
-    found = [(key, what, _numbers(each)) for key, what, each in made]
+    fits = [each.most_streams(scene.context) for *_, each in made]
+    # one batch for all: as many as fit with every number of heads, but for those with which none does
+    compared = min([scene.streams, *(most for most in fits if most)])
+    found = [(key, what, _numbers(each, most, compared)) for (key, what, each), most in zip(made, fits, strict=True)]
     by = {key: numbers for key, _, numbers in found}
     mha, last = by["mha"], found[-1][2]
     own = next((numbers for _, what, numbers in found if what.startswith("this model")), last)
@@ -134,19 +138,24 @@ def gqa(scene: Scene) -> Topic:
         claim="GQA reduces FLOPs.",
         verdict=f"No, it reduces the KV cache. {name} {makes} the cache {times(fewer)} smaller "
         f"({size(number(mha['kv_bytes_per_token']))} → {size(number(shown['kv_bytes_per_token']))} per token)"
-        f"{_steps(scene, scenes, mha, shown, own is mha)}. {same}.",
-        finding=(f"MLA: attention's FLOPs {times(core)} in the prompt, " if latent else "The same FLOPs in attention, ")
+        f"{_steps(scene, scenes, mha, shown, own is mha, latent)}. {same}.",
+        finding=(
+            f"MLA: attention's FLOPs {times(core)} in the prompt and {times(decode)} in decode, "
+            if latent
+            else "The same FLOPs in attention, "
+        )
         + f"a KV cache {times(fewer)} smaller",
         reason=(
             _shared_heads(scene, latent, core),
             f"{slow} fewer bytes make it faster, and since the cache is smaller, more sequences fit. "
-            f"{_projected(latent, projections, own is mha)}{_per_gpu(scene)}",
+            f"{_projected(latent, projections, saved / _matrix_flops(scenes[0]), own is mha)}{_per_gpu(scene)}",
         ),
         numbers={
             "kv_bytes_ratio": fewer,
             "attention_flops_ratio": core,
             "decode_attention_flops_ratio": decode,
             "projection_flops_ratio": projections,
+            "compared_streams": compared,
             **{f"{key}_{name}": value for key, numbers in by.items() for name, value in numbers.items()},
         },
         labels={
@@ -155,12 +164,16 @@ def gqa(scene: Scene) -> Topic:
             else "KV cache of MHA over that of fewer heads",
             "attention_flops_ratio": "FLOPs of attention in the prompt, over MHA's",
             "decode_attention_flops_ratio": "FLOPs of attention in a decode step, over MHA's",
-            "projection_flops_ratio": "FLOPs of attention's projections, over MHA's",
+            "projection_flops_ratio": "FLOPs of attention's projections (q, k, v and output), over MHA's",
+            "compared_streams": "streams of the decode steps below: as many as fit either way"
+            if any(fits) and compared < scene.streams
+            else "streams of the decode steps below",
         },
         tables=(
             table(
                 "variants",
-                f"The same model with other KV heads (prompt of {count(scene.context)}, {plural(scene.streams, 'stream')} at as many)",
+                f"The same model with other KV heads (prompt of {count(scene.context)}; decode steps of {plural(compared, 'stream')} at as "
+                "many tokens)",
                 {
                     "variant": "KV heads",
                     "prefill_attention_flops": "attention, prompt",
@@ -175,9 +188,11 @@ def gqa(scene: Scene) -> Topic:
             ),
         ),
         formulas=(
-            "attention = 4·h·d_h·L·(query, key) pairs: no h_kv in it; KV bytes per token = 2·h_kv·d_h·b_kv·L",
-            "projections = 2·d·(2·h + 2·h_kv)·d_h·L per token"
-            + (" (MLA: latents of q_lora_rank and kv_lora_rank + rope)" if latent else ""),
+            "K and V for every head: attention = 2·h·(d_k + d_v)·L·(query, key) pairs; KV bytes per token = h·(d_k + d_v)·b_kv·L"
+            if latent
+            else "attention = 4·h·d_h·L·(query, key) pairs: no h_kv in it; KV bytes per token = 2·h_kv·d_h·b_kv·L",
+            "projections = 2·d·(2·h + 2·h_kv)·d_h·L per token",
+            *_latent_formulas(scene, core),
         ),
         sources=(
             "Ainslie et al., GQA: Training Generalized Multi-Query Transformer Models, EMNLP 2023, arXiv:2305.13245",
@@ -187,13 +202,17 @@ def gqa(scene: Scene) -> Topic:
     )
 
 
-def _steps(scene: Scene, scenes: list[Scene], mha: dict[str, Cell], shown: dict[str, Cell], fancied: bool) -> str:
+def _steps(
+    scene: Scene, scenes: list[Scene], mha: dict[str, Cell], shown: dict[str, Cell], fancied: bool, latent: bool
+) -> str:
     """Return what a decode step takes with and without, of a batch that fits both ways, and how many sequences fit."""
     before, after = (int(number(numbers["most_streams_in_kv_cache"])) for numbers in (mha, shown))
     fit = f"{plural(after, 'sequence')} of {count(scene.context)} tokens {'would fit' if fancied else 'fit'} instead of {count(before)}"
     both, told = min(scene.streams, before, after), ""
     if before < scene.streams:
-        told = f" ({plural(scene.streams, 'stream')} fit {'then only' if scene.streams <= after else 'neither way'})"
+        only = "with the latent only" if latent else "with grouped heads only"
+        verb = ("would fit" if fancied else "fit") + ("s" if scene.streams == 1 and not fancied else "")
+        told = f" ({plural(scene.streams, 'stream')} {verb} {only if scene.streams <= after else 'neither way'})"
     if not both:
         return f"; {fit}{told}" if after else f"; not one sequence of {count(scene.context)} tokens fits either way"
     took = [seconds(time_of(each.decode(both, scene.context))) for each in reversed(scenes)]
@@ -220,13 +239,38 @@ def _shared_heads(scene: Scene, latent: bool, core: float) -> str:
     )
 
 
-def _projected(latent: bool, projections: float, fancied: bool) -> str:
+def _projected(latent: bool, projections: float, of_all: float, fancied: bool) -> str:
+    """Return what becomes of the projections: ``projections`` of what they were, and the saved share ``of_all`` matrices."""
     if latent:
         return f"Attention's projections have {times(projections)} the FLOPs that they had with K and V for every head."
+    would = "would have" if fancied else "have"
     return (
-        f"The projections to K and V {'would' if fancied else 'do'} shrink: attention's projections {'would have' if fancied else 'have'} "
-        f"{share(projections)} of the FLOPs, a small part of the model's."
+        f"The projections to K and V {'would' if fancied else 'do'} shrink: those of attention (to queries, keys, values and the output) "
+        f"{would} {share(projections)} of the FLOPs that they {'have' if fancied else 'would have'} with K and V for every head. That "
+        f"{'would be' if fancied else 'is'} {share(of_all)} less in all matrices of the model together."
     )
+
+
+def _matrix_flops(scene: Scene) -> float:
+    """Return the FLOPs of one token in all matrices, on one GPU."""
+    return flops_of(of(scene.decode(1, scene.context, floor=True), MATRICES))
+
+
+def _latent_formulas(scene: Scene, core: float) -> list[str]:
+    """Return what latent attention computes and keeps instead; nothing for other models."""
+    kind = _main(scene.architecture)
+    if kind.kind != "mla":
+        return []
+    plain, absorbed = "2·h·(d_k + d_v)·L·pairs", "2·h·(2·kv_lora_rank + rope)·L·pairs"
+    where = (
+        f"{absorbed}, in the prompt as in a decode step"
+        if core > 1
+        else f"{plain} in the prompt, {absorbed} in a decode step"
+    )
+    return [
+        f"this model (MLA): attention = {where}; KV bytes per token = (kv_lora_rank + rope)·b_kv·L; projections through latents of "
+        "q_lora_rank and kv_lora_rank + rope"
+    ]
 
 
 def _per_gpu(scene: Scene) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from costmodel.explaining.batches import batch_of
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.formulas import rest_formula
+from costmodel.explaining.keeping import kept_of
 from costmodel.explaining.scene import Scene, flops_of, time_of
 from costmodel.explaining.tables import number, table
 from costmodel.explaining.words import count, flop, plural, seconds, share, size
@@ -30,14 +31,13 @@ def served(scene: Scene, same: int, block: int) -> dict[str, Cell]:
     cached = found_tokens(prompt, same, block)
     prefill = scene.prefill(prompt - cached, cached)
     step = time_of(scene.decode(batch_of(scene, prompt + output).streams, prompt + output / 2))
-    pool = scene.pool()
     return {
         "same_tokens": same,
         "cached_tokens": cached,
         "computed_tokens": prompt - cached,
         "prefill_s": time_of(prefill),
         "prefill_flops": flops_of(scene.prefill(prompt - cached, cached, floor=True)),
-        "kept_kv_bytes": float(pool.stream(cached - 1) * pool.block_bytes[0]) if cached else 0.0,
+        "kept_kv_bytes": kept_of(scene, cached).bytes,
         "answer_steps": output - 1,
         "answer_s": (output - 1) * step,
     }

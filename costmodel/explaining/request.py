@@ -12,6 +12,7 @@ from costmodel.certainty import arrival_overheads
 from costmodel.checks import positive, whole
 from costmodel.explaining.asking import about, remarks
 from costmodel.explaining.documents import RequestExplanation, ServerStep
+from costmodel.explaining.keeping import kept_of
 from costmodel.explaining.scene import Scene, make_scene, time_of
 from costmodel.explaining.stages import Course, Tokenizer, stages_of
 from costmodel.hardware.calibration import Calibration
@@ -111,7 +112,8 @@ def explain_request(
         kv_bytes_per_token=_written(scene),
         kv_blocks=course.steps[-1].own_kv_blocks,
         kv_blocks_of_server=server.settings.usable_blocks,
-        kept_blocks=(prompt + output - 1) // server.settings.block_tokens if prefix_caching else 0,
+        kv_blocks_of_pool=server.pool_blocks,
+        kept_blocks=kept_of(scene, prompt + output - 1).blocks if prefix_caching else 0,
         stages=stages_of(scene, course, reading, on_its_way, blocks, server.settings, prefix_caching),
         steps=course.steps,
         notes=tuple(dict.fromkeys((*notes, *server.notes))),

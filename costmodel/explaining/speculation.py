@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodel.equations.rates import CalibratedRates
@@ -10,12 +9,13 @@ from costmodel.explaining.asking import USUAL_DRAFT
 from costmodel.explaining.batches import Batch, batch_of
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.sampling import example_models, goodness_of_fit, speculative_sampling
-from costmodel.explaining.scene import Scene, lengths, of, time_of
+from costmodel.explaining.scene import Scene, lengths, of
+from costmodel.explaining.slack import slack
 from costmodel.explaining.tables import number, table
 from costmodel.explaining.waiting import bound_of
-from costmodel.explaining.words import count, plural, seconds, share, significant, times
+from costmodel.explaining.words import count, plural, seconds, share, significant, size, times
 from costmodel.speculation.acceptance import MOST_TOKENS
-from costmodel.speculation.asking import ASSUMED, MOST_TRIED, Plan, Speculation, break_even, planned, speculator
+from costmodel.speculation.asking import ASSUMED, MOST_TRIED, Plan, Speculation, last_that_pays, planned, speculator
 from costmodel.speculation.steps import Speculator
 
 LIKENESS = 0.4
@@ -26,9 +26,6 @@ TOKENS, SEQUENCES, PASSES = 4, 2000, 25
 CURVES = (2, 4, 7)
 """Drafted tokens per pass, k, whose curves the figure has beside that of the best."""
 USUAL = Speculation(draft=USUAL_DRAFT)
-HALF = 0.5
-HIGHER = 1.02
-"""How far above those at both ends a speed-up between them is called out."""
 
 
 def demonstration(sequences: int = SEQUENCES, passes: int = PASSES) -> dict[str, Cell]:
@@ -99,40 +96,6 @@ def drafted(scene: Scene) -> Drafted:
     return Drafted(plan, speculator(deployment, plan, rates, fitted.engine if fitted else "vllm"))
 
 
-def slack(found: Drafted, scene: Scene, drafts: int, most: int) -> str:
-    """Return what becomes of the slack from one stream to all ``most`` that fit: the speed-up, what it is made of, and why.
-
-    With E tokens per pass, v decode steps for verification and o for drafts and host, the speed-up is E/(v + o).
-    """
-    batches = lengths(1, most)
-    rows = [found.at(scene, streams, drafts) for streams in batches]
-    gains = [number(row["speedup_ratio"]) for row in rows]
-    verify, beside = (
-        [sum(number(row[key]) for key in keys) / number(row["decode_step_s"]) for row in (rows[0], rows[-1])]
-        for keys in (("verification_s",), ("drafting_s", "host_s"))
-    )
-    said = f"From one stream to the {most:,} that fit, with {plural(drafts, 'draft')}, verification {_goes(verify)} decode steps, the "
-    said += f"time of drafts and host {_goes(beside)}, and the speed-up {_goes(gains, ' ×')}"
-    users = "the rows of others use up that slack"
-    if max(gains) > HIGHER * max(gains[0], gains[-1]):
-        return (
-            f"{said}; it is highest, {times(max(gains))}, at {batches[gains.index(max(gains))]:,}. First drafts and host weigh less "
-            f"beside a longer step, then {users}."
-        )
-    if gains[-1] <= gains[0]:
-        return f"{said}. In a large batch {users}."
-    step = scene.decode(most, scene.context)
-    contexts = time_of(of(step, ["attention"])) / time_of(step)
-    said += ". Drafts and host weigh less beside a longer step" if beside[-1] < beside[0] else ""
-    said += ". A large batch reads most experts anyway" if verify[-1] < verify[0] and _mixed(scene) else ""
-    if contexts > HALF:
-        said += (
-            ". The rows of others do not use up the slack: attention, which reads K and V of a sequence once for all its rows, has "
-            f"{share(contexts)} of the step"
-        )
-    return f"{said}."
-
-
 def together(found: Drafted, scene: Scene) -> tuple[Batch, dict[str, Cell]]:
     """Return the streams that decode together beside the draft, and what they get out of their best number of drafts.
 
@@ -165,12 +128,32 @@ def _mixed(scene: Scene) -> bool:
     return bool(of(scene.decode(1, scene.context), ["experts"]))
 
 
-def _goes(values: Sequence[float], unit: str = "") -> str:
-    """Return how something changes: ``rises from 1.79 × to 2.45 ×``."""
-    first, last = (significant(value) + unit for value in (values[0], values[-1]))
-    if first == last:
-        return f"stays at {first}"
-    return f"{'rises' if values[-1] > values[0] else 'falls'} from {first} to {last}"
+def memory_beside(scene: Scene, found: Drafted, drafts: int, most: int, alone: int) -> str:
+    """Return why fewer sequences fit beside the draft than without it: what it takes, and what that leaves.
+
+    Args:
+        scene: model, GPU and context.
+        found: speculation.
+        drafts: drafted tokens per pass.
+        most, alone: sequences that fit beside the draft, and without it.
+    """
+    if most == alone:
+        return ""
+    beside = found.plan.beside(drafts)
+    pools = scene.pool(max(alone, 1)), scene.pool(max(most, 1), beside)
+    usable, each = [int(pool.usable) for pool in pools], [int(pool.stream(scene.context)) for pool in pools]
+    taken = [f"weights of {size(beside.weights)}"] if beside.weights else []
+    taken += [f"{size(beside.kv_per_token)} of K and V per token"] if beside.kv_per_token else []
+    takes = f"The draft takes {' and '.join(taken)}. That leaves" if taken else "There are"
+    many = f"{count(each[1])} of them" + (" either way" if each[0] == each[1] else f" instead of {count(each[0])}")
+    why = (
+        "recurrent layers keep a state after each drafted token" if scene.floor.states else "it has room for its drafts"
+    )
+    return (
+        f"Memory: {plural(most, 'sequence')} of {count(scene.context)} tokens {'fits' if most == 1 else 'fit'} beside the draft, "
+        f"{count(alone)} without it. {takes} {count(usable[1])} KV blocks instead of {count(usable[0])}, and a sequence takes {many}"
+        f"{'' if each[0] == each[1] else f' ({why})'}."
+    )
 
 
 def speculation(scene: Scene) -> Topic:
@@ -179,6 +162,8 @@ def speculation(scene: Scene) -> Topic:
     chance, of_draft = number(demo["p_value"]), number(demo["p_value_of_draft_log10"])
     batch, here = together(found, scene)
     drafts, length, most = int(number(here["draft_tokens"])), number(here["tokens_per_pass"]), batch.most
+    alone = scene.most_streams(scene.context)
+    memory = memory_beside(scene, found, drafts, most, alone)
     batches = lengths(1, max(most, scene.streams), scene.streams, most)
     rows = [{**found.best(scene, streams), "fits": streams <= most} for streams in batches]
     curves = [
@@ -186,7 +171,9 @@ def speculation(scene: Scene) -> Topic:
         for streams in batches
         for drafts in ([each for each in CURVES if each in found.known] or found.known)
     ]
-    ends = break_even(found.passes, scene.context, drafts, length, max(most, 1))  # of what fits
+    ends = last_that_pays(
+        lambda batch: number(found.best(scene, batch)["speedup_ratio"]) > 1, max(most, 1)
+    )  # of what fits
     speedup, acceptance = number(here["speedup_ratio"]), found.plan.acceptance
     if acceptance.rate is not None:
         accepted = f"if {share(acceptance.rate)} of the drafts are accepted" + (
@@ -196,9 +183,11 @@ def speculation(scene: Scene) -> Topic:
         accepted = "as many being accepted as were measured"
     streams = batch.said
     if ends:
-        limit = f"; beyond {plural(ends, 'stream')} they no longer pay"
+        again = any(row["fits"] and number(row["streams"]) > ends and number(row["speedup_ratio"]) > 1 for row in rows)
+        limit = f"; beyond {plural(ends, 'stream')} they {'do not always' if again else 'no longer'} pay"
     else:
         limit = f"; all {most:,} that fit still gain" if ends is None and most > batch.streams else ""
+        limit += ", each batch with its best k" if limit and found.plan.tokens is None else ""
     pays = (
         f"With {streams} at {count(scene.context)} tokens, and {accepted}, {plural(drafts, 'draft')} per pass ({found.plan.draft.name}) "
         f"{'give' if drafts > 1 else 'gives'} {significant(length)} tokens per pass and {times(speedup)} the speed{limit}"
@@ -226,7 +215,8 @@ def speculation(scene: Scene) -> Topic:
             + f" and its K and V once, as one row does. {_spare(scene, batch.streams)} "
             f"Here one row of each takes {seconds(number(here['decode_step_s']))}, {drafts + 1} rows take "
             f"{seconds(number(here['verification_s']))}."
-            + (" " + slack(found, scene, drafts, most) if most > 1 else ""),
+            + (" " + slack([row for row in rows if row["fits"]], scene) if most > 1 else ""),
+            *([memory] if memory else []),
         ),
         numbers={
             **demo,
@@ -235,6 +225,7 @@ def speculation(scene: Scene) -> Topic:
             "acceptance_assumed": bool(acceptance.assumed),
             **here,
             "most_streams_in_kv_cache": most,
+            "most_streams_without_draft": alone,
             "pays_until_streams": most if ends is None else ends,
         },
         labels={
@@ -250,7 +241,7 @@ def speculation(scene: Scene) -> Topic:
             "largest_deviation": "largest deviation of a token's frequency after another",
             "draft": "what drafts",
             "acceptance_share": "α: chance that a draft is accepted if those before it were",
-            "acceptance_assumed": "whether α is assumed",
+            "acceptance_assumed": "α is an assumption, neither measured nor given",
             "streams": "streams",
             "draft_tokens": "k: drafts per pass" + ("" if found.plan.tokens else ", the best number"),
             "tokens_per_pass": "tokens per pass",
@@ -261,7 +252,9 @@ def speculation(scene: Scene) -> Topic:
             "tpot_s": "TPOT with: a pass over its tokens",
             "speedup_ratio": "speed-up",
             "most_streams_in_kv_cache": "most sequences in the KV cache beside the draft",
-            "pays_until_streams": f"largest batch that fits for which {plural(drafts, 'draft')} pay",
+            "most_streams_without_draft": "most without it",
+            "pays_until_streams": "largest batch that fits for which "
+            + (f"{plural(drafts, 'draft')} pay" if found.plan.tokens else "drafts pay, each batch with its best k"),
         },
         tables=(
             table(

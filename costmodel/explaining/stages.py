@@ -10,6 +10,7 @@ from costmodel.equations.step import step_operators
 from costmodel.equations.work import Chunk, Decodes, attended_pairs, chunk_kv, make_work
 from costmodel.explaining.documents import ServerStep, Stage
 from costmodel.explaining.formulas import kept_formula, prompt_formula, read_formula, rest_formula
+from costmodel.explaining.keeping import kept_of
 from costmodel.explaining.layers import dense, looking
 from costmodel.explaining.scene import Scene, flops_of, time_of
 from costmodel.explaining.waiting import bound_of
@@ -93,13 +94,6 @@ def state_moved(scene: Scene, steps: int) -> dict[str, float]:
     return {"state_bytes": steps * once} if once else {}
 
 
-def kept_bytes(scene: Scene, tokens: int) -> float:
-    """Return the bytes of so many tokens in the layers that keep all of them, on one GPU; in all layers where each has a window [B]."""
-    groups = scene.pool().groups
-    keeping = [group for group in groups if group.keeps_all] or groups
-    return float(tokens * sum(page / group.block_tokens for group in keeping for _, page in group.layers))
-
-
 def way_to_engine(scene: Scene, way: float) -> str:
     """Say how long a tokenised request is on its way to the engine, and where that is known from."""
     fixed, _, waited = arrival_overheads(scene.fitted)
@@ -161,10 +155,10 @@ def stages_of(
     waited = scheduled - reading.seconds
     way = on_its_way - reading.seconds
     full = (prompt + output - 1) // settings.block_tokens
-    kept = full if prefix_caching else 0
+    kept = kept_of(scene, full * settings.block_tokens)
     held = course.steps[-1].own_kv_blocks
     parts = f" of {settings.block_tokens:,} tokens"
-    if held > blocks:
+    if settings.seats.windowed and held > blocks:
         parts = f" ({count(blocks)}{parts}, the others of layers with a window or a state)"
     who = (
         f"{count(cached)} tokens are in the prefix cache; the other {count(new)}"
@@ -236,14 +230,14 @@ def stages_of(
             name="free",
             what=f"Its {plural(held, 'KV block')}{parts} are free at once. "
             + (
-                f"{count(kept)} full ones{' of the layers that keep every token' if held > blocks else ''} keep their K and V "
-                f"({size(kept_bytes(scene, kept * settings.block_tokens))}){' and the states at their end' if scene.floor.states else ''} "
-                "until the room is needed: "
+                f"{count(kept.blocks)} full ones keep what they hold ({size(kept.bytes)}"
+                f"{': ' + kept.said if kept.said else ' of K and V'}) until the room is needed: "
                 "a prompt that begins with the same tokens skips their prefill."
                 if prefix_caching
                 else "Nothing is kept: prefix caching is off."
             ),
             start_s=last, duration_s=0.0, steps=0, bound="nothing", flops=0.0, reads={}, writes={},
-            formula="blocks = ⌈(prompt + output − 1)/block⌉ (the last token is never fed back); kept: ⌊…⌋",
+            formula="blocks = ⌈(prompt + output − 1)/block⌉ (the last token is never fed back); kept: ⌊…⌋"
+            + ("" if kept.alike else " of layers that keep every token, ⌈(w − 1)/block⌉ of a window w, one state"),
         ),
     )  # fmt: skip

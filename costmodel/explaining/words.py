@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -63,3 +64,8 @@ def count(value: float) -> str:
 def plural(number: int, noun: str) -> str:
     """Return ``1 stream`` or ``32 streams``."""
     return f"{number:,} {noun if number == 1 else noun + 's'}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return ``a``, ``a and b`` or ``a, b and c``."""
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)

@@ -48,6 +48,7 @@ class Cache:
         tokens: as it was given, or else as vLLM logs it, the null block included; None for no limit.
         notes, warnings: what has to be said.
         starts: largest ``max_model_len`` with which vLLM starts, where it does not start with the one that it has; None where it does.
+        pool: blocks in all, those that no request can have included; None where they are not worked out.
     """
 
     settings: Settings
@@ -55,6 +56,7 @@ class Cache:
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     starts: int | None = None
+    pool: int | None = None
 
 
 def cache_of(
@@ -136,6 +138,7 @@ def _worked_out(
         hints.of_windows(seats, aside),
         (said,) if said else (),
         starts if said else None,
+        int(pool.blocks),
     )
 
 

@@ -43,6 +43,7 @@ class Server:
         notes, warnings: what has to be said.
         starts: largest ``max_model_len`` with which vLLM starts, where it does not start with the one that it has; None where it does.
         fitted: the calibration of the step times; None where they have none.
+        pool_blocks: KV blocks in all, those that no request can have included; None where they are not worked out.
     """
 
     clock: Clock
@@ -54,6 +55,7 @@ class Server:
     warnings: tuple[str, ...]
     starts: int | None = None
     fitted: Fitted | None = None
+    pool_blocks: int | None = None
 
 
 def make_server(
@@ -156,7 +158,8 @@ def make_server(
         request_overhead_per_prompt_token_s=delay[1],
         speculation=speculative.info if speculative else None,
     )
-    return Server(clock, settings, delay, info, deployment, tuple(notes), tuple(warnings), cache.starts, trusted)
+    told = tuple(notes), tuple(warnings)
+    return Server(clock, settings, delay, info, deployment, *told, cache.starts, trusted, cache.pool)
 
 
 def _step_time(seconds: float, name: str) -> float:

@@ -194,17 +194,22 @@ def break_even(on_rung: Speculator, context: int, tokens: int, length: float, mo
     def pays(streams: int) -> bool:
         return on_rung.pass_time(streams, context, tokens).total_s < length * on_rung.plain_s(streams, context)
 
+    return last_that_pays(pays, most)
+
+
+def last_that_pays(pays: Callable[[int], bool], most: int) -> int | None:
+    """Return the streams beyond which speculation no longer pays, as :func:`break_even` does, by any rule of what pays."""
     powers = [1 << bits for bits in range(most.bit_length())]
     low = 0
     for streams in sorted({most, *powers, *(min(3 * power // 2, most) for power in powers)}):
         if pays(streams):
             low = streams
         elif low:
-            return _last_that_pays(pays, low, streams)
+            return _last_between(pays, low, streams)
     return None if low else 0
 
 
-def _last_that_pays(pays: Callable[[int], bool], low: int, high: int) -> int:
+def _last_between(pays: Callable[[int], bool], low: int, high: int) -> int:
     """Return n with pays(n) and not pays(n + 1), from ``low``, at which it pays, to ``high``, at which it does not."""
     while high - low > 1:
         middle = (low + high) // 2

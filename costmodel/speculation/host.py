@@ -4,7 +4,7 @@
 scheduled ahead meanwhile. ``pass_s`` is the time in which the host gets the next draft pass under way (positions, slots, attention
 metadata, launches): the kernels of the pass run meanwhile, so that a pass takes the longer of the two.
 
-Four series of vLLM's chained drafts, step time = accepted length × TPOT, line through its k:
+Four series of vLLM's chained drafts, step time = accepted length × TPOT, line through the smallest and the largest k:
 
 =========================================  =============  ===============  ==============================
 series                                     per pass [ms]  beside [ms]      source
@@ -16,7 +16,9 @@ the author's other threads)
 EAGLE, A100 40 GB, k = 1 and 32            1.23           1.0              vllm-project/vllm#29334, #24343
 =========================================  =============  ===============  ==============================
 
-"Beside" is the step at k = 0 on that line less the step without speculation. On the A100 a pass is as long as its kernels (1.0 ms of
+"Beside" is the step at k = 0 on that line less the step without speculation. Least squares through all six k of the first two series
+give 0.74 and 0.62, and 1.02 and 1.28 ms (the other two have two k each): means of 0.89 and 1.02 ms in place of 0.88 and 1.0, within their
+standard errors. On the A100 a pass is as long as its kernels (1.0 ms of
 weights at the datasheet's bandwidth), on the H100 they take half of it (0.46 ms for EAGLE, 0.23 for EAGLE-3) and the host the rest: so
 the longer counts, not the sum. (The first two series are the project's acceptance case as well: docs/speculation.md has the errors with and
 without them.) ``pass_s`` is the mean of the three H100 series, ``verify_s`` that of all four.

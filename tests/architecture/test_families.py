@@ -106,6 +106,21 @@ def test_known_but_uncovered_types_are_refused_with_their_reason(model_type):
         architecture_from_config({"model_type": model_type}, "test")
 
 
+@pytest.mark.parametrize(
+    ("model_type", "differs"),
+    [
+        ("deepseek_v4", "one compressed entry for every 4 or 128 tokens beside a window of 128"),
+        ("minimax_m3", "blocks of 128 tokens"),
+        ("kimi_k3", "those of Nemotron-H, Qwen3-Next and Qwen 3.5 are"),
+    ],
+)
+def test_reasons_say_what_differs_from_layers_that_are_read(model_type, differs):
+    """An indexer, or a recurrent layer, is not the reason: some of them are read."""
+    assert differs in REASONS[model_type]
+    assert "have no equations" not in REASONS[model_type]
+    assert "has no equations" not in REASONS[model_type]
+
+
 def test_unknown_types_are_refused_with_the_known_ones():
     with pytest.raises(UnsupportedError, match=r"'my_model' is not covered: it is none of the .*llama"):
         architecture_from_config({"model_type": "my_model"}, "test")

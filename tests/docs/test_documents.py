@@ -142,6 +142,13 @@ def test_the_page_of_models_names_every_preset(repo_root: Path) -> None:
         assert name in text
 
 
+def test_the_page_of_models_counts_its_rows(repo_root: Path) -> None:
+    text = page(repo_root, "models.md")
+    for heading in ("Presets", "Read", "Refused"):
+        [(said, rows)] = re.findall(rf"^##+ {heading} \((\d+)\)\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
+        assert int(said) == len(re.findall(r"^\| [^|]+ \|", rows, re.MULTILINE)) - 1  # but for the heading of the table
+
+
 def test_the_table_of_start_ups_is_up_to_date(repo_root: Path) -> None:
     made = runpy.run_path(str(repo_root / "docs" / "make_planning_table.py"))["text"]()
     assert made == page(repo_root, "planning.md")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from typing import Any
 
 import pytest
 
@@ -374,7 +375,7 @@ def test_a_prefix_of_recurrent_layers_has_states_too() -> None:
     assert "of K, V and states kept for it" in found.verdict
     assert "cannot be cut" in found.reason[0]
     assert found.numbers["cached_tokens"] == 7200 // 544 * 544
-    assert found.numbers["kept_kv_bytes"] == (13 + 3 * 2) * 6_684_672  # two states of each of three groups
+    assert found.numbers["kept_kv_bytes"] == (13 + 3) * 6_684_672  # the state at its end of each of three groups
     assert "states" not in " ".join((topic("prefix-cache").verdict, *topic("prefix-cache").reason))
 
 
@@ -423,12 +424,43 @@ def test_the_states_of_recurrent_layers_are_told_apart_from_what_grows() -> None
 
 def test_the_key_of_an_indexer_is_cached_too() -> None:
     rows = cache_rows(make_scene("DeepSeek-V3.2", "h200"))
-    assert [row["part"] for row in rows if row["layers"] == 58] == [
-        "the latent of K and V",
-        "the rotary part of K",
-        "the indexer's key",
+    assert [(row["part"], row["layers"]) for row in rows] == [  # 3 dense layers and 58 with experts cache alike
+        ("the latent of K and V", 61),
+        ("the rotary part of K", 61),
+        ("the indexer's key", 61),
     ]
-    assert {row["bytes_per_layer"] for row in rows if row["part"] == "the indexer's key"} == {128 + 4}
+    assert [row["bytes_per_layer"] for row in rows] == [1024, 128, 128 + 4]
+    for row in rows:
+        assert row["bytes_per_element"] == row["bytes_per_layer"] / row["elements_per_layer"]  # type: ignore[operator]
+    found = topic("kv-cache", model="DeepSeek-V3.2", gpu="h200", tp=8)
+    assert "the indexer's key in fp8 with a scale" in found.table("layers").title
+    assert "only the latent of K and V, the rotary part of K and the indexer's key" in found.verdict
+    assert "indexer" not in topic("kv-cache", model="DeepSeek-V3", gpu="h200", tp=8).table("layers").title
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "blocks"),
+    [
+        ("Qwen3-Next-80B-A3B-Instruct", {"gpu": "h200", "tp": 2}, {"token_blocks": 15, "state_blocks": 6}),
+        ("gemma-3-27b-it", {"gpu": "a100"}, {"token_blocks": 500, "window_blocks": 396}),
+        ("Llama-4-Scout-17B-16E-Instruct", {"tp": 4}, {"token_blocks": 500, "window_blocks": 1500}),
+        ("Mistral-7B-v0.1", {"gpu": "a100"}, {"token_blocks": 0, "window_blocks": 258}),
+        ("Llama-3.1-8B", {}, {}),
+    ],
+)
+def test_the_blocks_of_a_sequence_are_told_apart(model: str, options: dict[str, Any], blocks: dict[str, int]) -> None:
+    """What a sequence holds is more than its tokens and states: the blocks say why, and they add up to those of the pool."""
+    found = topic("kv-cache", model=model, **options)
+    assert {
+        key: value for key, value in found.numbers.items() if key in ("token_blocks", "window_blocks", "state_blocks")
+    } == blocks
+    total = sum(blocks.values()) or 500
+    pool = make_scene(model, **options).pool()
+    assert found.numbers["kv_blocks"] == total == pool.stream(7999)
+    assert found.numbers["sequence_kv_bytes"] == total * pool.block_bytes[0]
+    for value in blocks.values():
+        assert f"{value:,} for" in found.verdict or f"in {total:,} whole blocks" in found.verdict
+    assert ("by themselves" in found.verdict) is ("state_blocks" in blocks)
 
 
 def test_local_chunks_keep_their_own_chunk() -> None:

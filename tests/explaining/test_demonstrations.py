@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel
+from costmodel.cli.explain_report import report
 from costmodel.explaining import flash, speculation
 from costmodel.explaining.scene import flops_of, make_scene, of, time_of
 
@@ -96,8 +99,17 @@ def test_speculation_pays_less_in_larger_batches_and_at_last_not_at_all() -> Non
     assert never.at(scene, 1, 4)["speedup_ratio"] < 1  # type: ignore[operator]
 
 
+def test_verdict_and_numbers_write_the_logarithm_alike() -> None:
+    document = costmodel.explain("speculation")
+    [topic] = document.topics
+    power = f"{-float(str(topic.numbers['p_value_of_draft_log10'])):,.0f}"
+    assert f"p = 10^−{power}" in topic.verdict
+    assert f" -{power}\n" in report(document)
+
+
 def test_the_acceptance_that_nobody_gave_is_said() -> None:
     [topic] = costmodel.explain("speculation").topics
+    assert topic.labels["acceptance_assumed"] == "α is an assumption, neither measured nor given"
     assert topic.numbers["acceptance_assumed"] is True
     assert "which is assumed" in topic.verdict
     assert any("vllm#20780" in source for source in topic.sources)
@@ -137,38 +149,63 @@ def test_batches_are_those_that_fit_beside_the_draft() -> None:
 
 
 @pytest.mark.parametrize(
-    ("context", "trend", "why"),
+    ("asked", "path", "why"),
     [
-        (8000, "rises from 1.79 × to 2.45 ×", "The rows of others do not use up the slack"),
-        (500, "falls from", "In a large batch the rows of others use up that slack"),
+        ({"context": 8000}, (0, -1), "The rows of others do not use up the slack"),
+        ({"context": 500}, (0, -1), "In a large batch the rows of others use up that slack"),
+        ({"model": "gpt-oss-20b"}, (0, "highest", -1), "First drafts and host weigh less beside a longer step, then"),
+        ({"model": "gpt-oss-120b"}, (0, "lowest", -1), "Then drafts and host weigh less beside a longer step"),
+        ({"model": "DeepSeek-V3", "gpu": "h200", "tp": 8}, (0, "lowest", -1), "Then drafts and host weigh less"),
+        (
+            {"model": "Qwen3-Next-80B-A3B-Instruct", "gpu": "h200", "tp": 2},
+            (0, "lowest", -1),
+            "reads most experts anyway",
+        ),
     ],
 )
-def test_the_reason_is_that_of_the_numbers(context: int, trend: str, why: str) -> None:
-    [topic] = costmodel.explain("speculation", context=context).topics
-    assert f"the speed-up {trend}" in topic.reason[1]
-    assert why in topic.reason[1]
-    gains = topic.table("batches").column("speedup_ratio")
-    assert (gains[-1] > gains[0]) is (trend.startswith("rises"))  # type: ignore[operator]
-    drafts = topic.numbers["draft_tokens"]
-    scene = make_scene(context=context)
-    found = speculation.drafted(scene)
-    most = int(topic.numbers["most_streams_in_kv_cache"])  # type: ignore[arg-type]
-    for streams in (1, most):  # E/(v + o)
-        row = found.at(scene, streams, int(drafts))  # type: ignore[arg-type]
-        passes = [float(str(row[key])) for key in ("verification_s", "drafting_s", "host_s")]
-        plain = float(str(row["decode_step_s"]))
-        by_hand = float(str(row["tokens_per_pass"])) * plain / sum(passes)
-        assert by_hand == pytest.approx(float(str(row["speedup_ratio"])), rel=1e-12)
-        assert f"{passes[0] / plain:.2f}" in topic.reason[1]
+def test_the_reason_is_that_of_the_table(asked: dict[str, Any], path: tuple[Any, ...], why: str) -> None:
+    """Speed-ups and their parts in the reason are those of rows of the table: at both ends, and where it turns in between."""
+    [topic] = costmodel.explain("speculation", **asked).topics
+    rows = [row for row in topic.table("batches").rows if row["fits"]]
+    gains = [float(str(row["speedup_ratio"])) for row in rows]
+    turn = {"highest": gains.index(max(gains)), "lowest": gains.index(min(gains))}
+    told = [turn[place] if isinstance(place, str) else place for place in path]
+    reason = topic.reason[1]
+    _, _, said = reason.partition("the speed-up ")
+    assert re.findall(r"[\d.]+(?= ×)", said)[: len(told)] == [f"{gains[place]:.2f}" for place in told]
+    assert said.startswith("rises" if gains[told[1]] > gains[0] else "falls")
+    assert why in reason
+    for place in told:  # the speed-up is E/(v + o)
+        row = {key: float(str(value)) for key, value in rows[place].items() if key != "fits"}
+        verify, beside = row["verification_s"] / row["decode_step_s"], row["drafting_s"] + row["host_s"]
+        assert row["tokens_per_pass"] / (verify + beside / row["decode_step_s"]) == pytest.approx(row["speedup_ratio"])
+        assert f"{verify:.2f}" in said
+        assert f"{row['tokens_per_pass']:.2f}" in said
 
 
-def test_a_speed_up_that_peaks_is_said_to() -> None:
-    [topic] = costmodel.explain("speculation", model="gpt-oss-20b").topics
-    gains = topic.table("batches").column("speedup_ratio")
-    assert max(gains) not in (gains[0], gains[-1])  # type: ignore[type-var]
-    assert "it is highest" in topic.reason[1]
-    assert "but for experts" in topic.reason[1]
-    assert "First drafts and host weigh less" in topic.reason[1]
+def test_a_speed_up_that_dips_is_said_to_for_its_experts() -> None:
+    """At few streams k + 1 rows choose experts that one row of each does not, and those are read as well."""
+    asked: dict[str, Any] = {"model": "DeepSeek-V3", "gpu": "h200", "tp": 8}
+    [topic] = costmodel.explain("speculation", **asked).topics
+    rows = [row for row in topic.table("batches").rows if row["fits"]]
+    dip = min(rows, key=lambda row: row["speedup_ratio"])  # type: ignore[arg-type,return-value]
+    assert dip["streams"] == 4
+    for tokens in (4, 4 * (int(dip["draft_tokens"]) + 1)):  # type: ignore[arg-type]
+        touched = 256 * (1 - (1 - 8 / 256) ** tokens)
+        assert f"{touched:.3g}" in topic.reason[1]
+    assert "of its 256 experts" in topic.reason[1]
+    longer = (float(str(dip["verification_s"])) - float(str(dip["decode_step_s"]))) / float(str(dip["decode_step_s"]))
+    [alone] = re.findall(r"this alone takes ([\d.]+) decode steps", topic.reason[1])
+    assert 0.5 * longer < float(alone) < longer
+
+
+def test_where_drafts_pay_is_asked_of_the_best_number_of_each_batch() -> None:
+    """6 drafts do not pay for two streams of gpt-oss-120b, 2 drafts do: then all that fit gain."""
+    [topic] = costmodel.explain("speculation", model="gpt-oss-120b", context=500).topics
+    assert min(topic.table("batches").column("speedup_ratio")) > 1  # type: ignore[type-var,operator]
+    assert topic.numbers["pays_until_streams"] == topic.numbers["most_streams_in_kv_cache"]
+    assert "no longer pay" not in topic.verdict
+    assert "that fit still gain, each batch with its best k" in topic.verdict
 
 
 def test_what_does_not_fit_at_all_has_no_trend() -> None:
@@ -176,3 +213,30 @@ def test_what_does_not_fit_at_all_has_no_trend() -> None:
     assert topic.numbers["most_streams_in_kv_cache"] == 0
     assert "not one fits beside the draft" in topic.verdict
     assert "From one stream" not in topic.reason[1]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"model": "gemma-3-27b-it", "gpu": "a100"},
+        {"model": "Qwen3-Next-80B-A3B-Instruct", "gpu": "h200", "tp": 2},
+        {"model": "Llama-3.1-70B", "gpu": "h100", "tp": 2},
+    ],
+)
+def test_why_fewer_fit_beside_a_draft_is_said_in_numbers_that_divide(asked: dict[str, Any]) -> None:
+    [topic] = costmodel.explain("speculation", **asked).topics
+    most, alone = topic.numbers["most_streams_in_kv_cache"], topic.numbers["most_streams_without_draft"]
+    [elsewhere] = costmodel.explain("batch-size", **asked).topics
+    assert alone == elsewhere.numbers["most_streams_in_kv_cache"]
+    if most == alone:
+        assert not any(text.startswith("Memory: ") for text in topic.reason)
+        return
+    text = topic.reason[-1]
+    assert text.startswith(f"Memory: {most:,} sequences of 8,000 tokens fit beside the draft, {alone:,} without it.")
+    left, before = (
+        int(value.replace(",", "")) for value in re.findall(r"([\d,]+)(?: KV blocks|, and a sequence)", text)
+    )
+    takes = [int(value.replace(",", "")) for value in re.findall(r"([\d,]+)(?: of them| \()", text)]
+    assert (left // takes[0], before // takes[-1]) == (most, alone)
+    assert ("recurrent layers keep a state after each drafted token" in text) is ("Qwen3-Next" in str(asked))

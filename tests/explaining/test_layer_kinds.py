@@ -11,11 +11,13 @@ from costmodel.explaining.documents import Topic
 from costmodel.explaining.layers import dense, experts_of, looking, scores_said, sights
 from costmodel.explaining.scene import Scene, flops_of, make_scene, no_indexer, of, time_of
 from costmodel.explaining.waiting import bound_of, waited
+from costmodel.explaining.words import seconds
 
 PLACED: dict[str, dict[str, Any]] = {
     "Llama-3.1-8B": {},
     "gpt-oss-20b": {},
     "Qwen3-Next-80B-A3B-Instruct": {"gpu": "h200", "tp": 2},
+    "DeepSeek-V3": {"gpu": "h200", "tp": 8},
     "DeepSeek-V3.2": {"gpu": "h200", "tp": 8},
     "gemma-3-27b-it": {"gpu": "a100"},
     "Llama-2-7B": {},
@@ -334,10 +336,11 @@ def test_the_formula_of_what_is_kept_gives_the_bytes() -> None:
     ("model", "options", "words"),
     [
         ("Llama-3.1-8B", {}, "makes the cache 4.00 × smaller"),
-        ("Llama-3.1-8B", {}, "(32 streams fit then only)"),
+        ("Llama-3.1-8B", {}, "(32 streams fit with grouped heads only)"),
         ("Llama-3.1-8B", {"streams": 8}, "a decode step of 8 streams takes"),
         ("Llama-2-7B", {}, "Grouping the query heads would make the cache 8.00 × smaller"),
         ("gemma-3-27b-it", {}, "(32 streams fit neither way)"),
+        ("DeepSeek-V3", {}, "(32 streams fit with the latent only)"),
         ("DeepSeek-V3.2", {}, "even has 3.40 × the FLOPs, in the prompt and in a decode step (its indexer"),
         ("Qwen3-Next-80B-A3B-Instruct", {}, "a decode step of 32 streams takes"),
     ],
@@ -348,8 +351,15 @@ def test_batches_are_compared_that_fit_both_ways(model: str, options: dict[str, 
     fits, streams = int(found.numbers["mha_most_streams_in_kv_cache"]), options.get("streams", 32)  # type: ignore[arg-type]
     assert f"a decode step of {min(fits, streams)} streams" in found.verdict
     assert f"instead of {fits}" in found.verdict
+    compared = found.numbers["compared_streams"]
+    assert compared == min(fits, streams)
+    assert f"decode steps of {compared} streams" in found.table("variants").title
     for row in found.table("variants").rows:
         assert row["streams_fit"] is (streams <= row["most_streams_in_kv_cache"])  # type: ignore[operator]
+        assert row["most_streams_in_kv_cache"] >= compared  # type: ignore[operator]
+    if "would" not in found.verdict:  # the steps of the sentence are those of the table, and of the figure
+        for row in found.table("variants").rows[:2]:
+            assert seconds(float(str(row["decode_step_s"]))) in found.verdict
 
 
 def test_why_heads_save_fits_the_heads() -> None:
@@ -362,11 +372,39 @@ def test_why_heads_save_fits_the_heads() -> None:
     assert "GPUs holds" not in grouped
 
 
+@pytest.mark.parametrize(
+    ("model", "parts"),
+    [
+        (
+            "DeepSeek-V3",
+            ("2·h·(d_k + d_v)·L·pairs in the prompt, 2·h·(2·kv_lora_rank + rope)·L·pairs in a decode step",),
+        ),
+        ("DeepSeek-V3.2", ("attention = 2·h·(2·kv_lora_rank + rope)·L·pairs, in the prompt as in a decode step",)),
+        ("Llama-3.1-8B", ("attention = 4·h·d_h·L",)),
+    ],
+)
+def test_the_formula_of_attention_is_that_of_its_flops(model: str, parts: tuple[str, ...]) -> None:
+    found = topic("gqa", model)
+    assert all(part in " ".join(found.formulas) for part in parts)
+    assert ("kv_lora_rank" in " ".join(found.formulas)) is (model != "Llama-3.1-8B")
+
+
+def test_the_projections_are_told_by_what_they_are_shares_of() -> None:
+    """62.5 % of attention's projections; of all matrices of Llama-3.1-8B, with 32 KV heads, 2·4096·2·24·128·32 FLOPs less per token."""
+    found = topic("gqa", "Llama-3.1-8B")
+    assert "have 62 % of the FLOPs that they would have with K and V for every head" in found.reason[1]
+    saved = 2 * 4096 * 2 * 24 * 128 * 32
+    matrices = 2 * (6_979_321_856 + 4096 * 128_256) + saved
+    assert f"That is {100 * saved / matrices:.1f} % less in all matrices" in found.reason[1]
+
+
 def test_the_indexer_is_no_attention() -> None:
     scene, numbers = scene_of("DeepSeek-V3.2"), topic("gqa", "DeepSeek-V3.2").numbers
     pairs = 2048 * 2049 / 2 + (8000 - 2048) * 2048
     assert numbers["model_prefill_attention_flops"] == pytest.approx(2 * 16 * 1088 * 61 * pairs)
-    assert numbers["model_decode_attention_flops"] == pytest.approx(2 * 16 * 1088 * 61 * 2048 * 32)
+    assert numbers["model_decode_attention_flops"] == pytest.approx(
+        2 * 16 * 1088 * 61 * 2048 * int(str(numbers["compared_streams"]))
+    )
     assert numbers["attention_flops_ratio"] == numbers["decode_attention_flops_ratio"] == pytest.approx(3.4)
     step = scene.decode(32, 8000, floor=True)
     assert {item.name for item in step} - {item.name for item in no_indexer(step)} == {"decode_indexer"}
@@ -415,6 +453,19 @@ def test_what_tiles_change_is_said_by_the_times(model: str, options: dict[str, A
     assert (computing >= before) is ("both ways" in words and "moving" not in words)
     assert (computing < after) is ("moving both ways" in words)
     assert words in found.verdict
+    assert f"{seconds(computing)} at peak" in found.verdict  # and what the kernels of the calibration take
+    assert f"its kernels take {seconds(numbers['attention_s'])} by the calibration" in found.verdict
+
+
+def test_without_a_calibration_there_is_one_time_of_attention() -> None:
+    assert "by the calibration" not in topic("flash-attention", "Llama-3.1-8B", calibration="none").verdict
+
+
+def test_one_such_sequence_fits() -> None:
+    assert "1 such sequence fits into the KV cache" in topic("long-context", "gemma-3-27b-it").verdict
+    assert "3 such sequences fit into the KV cache" in topic("long-context", "Llama-3.1-8B").verdict
+    labels = [column.label for column in topic("long-context", "Llama-3.1-8B").table("lengths").columns]
+    assert labels[2:4] == ["attention: time", "attention: FLOPs"]
 
 
 def test_scores_are_counted_by_layers() -> None:

@@ -9,12 +9,13 @@ import pytest
 
 import costmodel
 from costmodel.certainty import arrival_overheads
+from costmodel.cli.explain_report import request_report
 from costmodel.documents import Prediction
 from costmodel.errors import InputError
 from costmodel.explaining.documents import RequestExplanation, Stage
+from costmodel.explaining.keeping import kept_of
 from costmodel.explaining.request import ASSUMED_RATE
 from costmodel.explaining.scene import make_scene
-from costmodel.explaining.stages import kept_bytes
 from costmodel.explaining.words import seconds, size
 
 MATRICES = 6_979_321_856 + 4096 * 128_256
@@ -170,23 +171,58 @@ def test_a_request_reads_and_writes_its_states_in_every_step() -> None:
     assert by_name["decode"].reads["state_bytes"] == 9 * each
 
 
-@pytest.mark.parametrize(
-    ("model", "options", "kept"),
-    [
-        ("gemma-3-27b-it", {"gpu": "a100"}, 512 * 16 * 10 * 2 * 16 * 128 * 2),  # 10 of 62 layers see everything
-        ("gpt-oss-20b", {}, 512 * 16 * 12 * 2 * 8 * 64 * 2),  # 12 of 24
-        ("Llama-3.1-8B", {}, 512 * 16 * 131_072),
-        ("Qwen3-Next-80B-A3B-Instruct", {"gpu": "h200", "tp": 2}, 15 * 6_684_672),  # a block is as large as a state
-    ],
-)
-def test_the_blocks_that_are_kept_have_their_size(model: str, options: dict[str, Any], kept: int) -> None:
+BLOCK = 16 * 2 * 2
+"""Tokens of a block, K and V, and bytes of an element."""
+KEPT: list[tuple[str, dict[str, Any], tuple[int, int, int], int]] = [
+    # 10 of 62 layers see everything; the others, in 6 groups, the last 1,024 tokens: ⌈1023/16⌉ blocks each
+    ("gemma-3-27b-it", {"gpu": "a100"}, (512, 6 * 64, 0), BLOCK * 10 * 16 * 128),
+    ("gpt-oss-20b", {}, (512, 8, 0), BLOCK * 12 * 8 * 64),  # 12 of 24, a window of 128
+    ("Llama-3.1-8B", {}, (512, 0, 0), 16 * 131_072),
+    ("Mistral-7B-v0.1", {"gpu": "a100"}, (0, 256, 0), 16 * 131_072),  # a window of 4,096 in all layers
+    ("Qwen3-Next-80B-A3B-Instruct", {"gpu": "h200", "tp": 2}, (15, 0, 3), 6_684_672),  # a block is as large as a state
+    # its 8,192 tokens are a whole local chunk: the next token looks at none of them there
+    ("Llama-4-Scout-17B-16E-Instruct", {"gpu": "h100", "tp": 4}, (512, 0, 0), BLOCK * 12 * 2 * 128),
+]
+
+
+@pytest.mark.parametrize(("model", "options", "kept", "block"), KEPT, ids=[name for name, *_ in KEPT])
+def test_the_blocks_that_are_kept_have_their_size(
+    model: str, options: dict[str, Any], kept: tuple[int, int, int], block: int
+) -> None:
     document = costmodel.explain_request(model=model, **options)
     scene = make_scene(model, **options)
-    assert kept_bytes(scene, document.kept_blocks * document.block_tokens) == pytest.approx(kept)
+    found = kept_of(scene, 8199)  # the last of 200 tokens is never fed back
+    assert (found.full, found.windows, found.states) == kept
+    assert found.bytes == sum(kept) * block
+    assert document.kept_blocks == sum(kept)
     said = stages(document)["free"].what
-    assert f"({size(kept)})" in said
-    assert ("of the layers that keep every token" in said) is (model != "Llama-3.1-8B")
-    assert ("the states at their end" in said) is bool(scene.floor.states)
+    assert f"{sum(kept):,} full ones keep what they hold ({size(found.bytes)}" in said
+    assert ("of the layers that keep every token" in said) is (model not in ("Llama-3.1-8B", "Mistral-7B-v0.1"))
+    assert ("the states at its end" in said) is bool(scene.floor.states)
+
+
+@pytest.mark.parametrize(("model", "options"), [(name, options) for name, options, *_ in KEPT])
+def test_a_prefix_is_kept_in_as_many_bytes_by_request_and_prefix_cache(model: str, options: dict[str, Any]) -> None:
+    [topic] = costmodel.explain("prefix-cache", model=model, context=9000, cached_prefix=8199, **options).topics
+    found = kept_of(make_scene(model, **options), 8199)
+    assert topic.numbers["kept_kv_bytes"] == found.bytes
+    assert f"({size(found.bytes)}" in stages(costmodel.explain_request(model=model, **options))["free"].what
+
+
+@pytest.mark.parametrize(("model", "options"), [(name, options) for name, options, *_ in KEPT])
+def test_the_blocks_of_the_server_are_those_of_plan_memory(model: str, options: dict[str, Any]) -> None:
+    document = costmodel.explain_request(model=model, **options)
+    tp = options.get("tp", 1)
+    planned = costmodel.plan_memory(model, options.get("gpu", "h100"), tp=tp).memory
+    assert document.kv_blocks_of_pool == planned.kv_blocks
+    usable = document.kv_blocks_of_server
+    assert usable is not None
+    # a prompt that is prefilled holds min(w − 1 + budget, prompt) tokens of a window until its next step
+    aside = {"gemma-3-27b-it": 1530, "gpt-oss-20b": 492}.get(model, 0)
+    assert usable == planned.kv_blocks - 1 - aside
+    said = " ".join(request_report(document).split())
+    assert f"of {usable:,} that requests can have (there are {planned.kv_blocks:,}: one is vLLM's own" in said
+    assert (f"{aside:,} are set aside for the layers with a window" in said) is bool(aside)
 
 
 def test_where_its_numbers_come_from_is_said(found: RequestExplanation) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import cache
 
@@ -78,6 +79,15 @@ def test_the_number_of_the_title_is_a_point_of_the_roofline() -> None:
         assert f"decode, 32 streams: all of it: {style.significant(float(str(intensity)))} FLOP/B" in names
 
 
+def test_decode_steps_of_kv_heads_are_those_of_a_batch_that_fits() -> None:
+    [topic] = costmodel.explain("gqa").topics
+    [axes] = figure("gqa", "usual").axes
+    assert axes.get_xticklabels()[-1].get_text() == "decode step\n(time, 13 streams)"
+    mha, own, *_ = (float(str(value)) for value in topic.table("variants").column("decode_step_s"))
+    assert any(text.get_text() == f"{100 * own / mha:.3g}" for text in axes.texts)
+    assert (topic.numbers["compared_streams"], topic.numbers["mha_most_streams_in_kv_cache"]) == (13, 13)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_kept_is_named_once_and_summed(case: str) -> None:
     [topic] = costmodel.explain("kv-cache", **CASES[case]).topics  # type: ignore[arg-type]
@@ -138,6 +148,38 @@ def test_the_speed_up_of_the_title_is_on_a_curve_and_the_last_batch_has_a_tick()
     assert here in zip(best.get_xdata(), best.get_ydata(), strict=True)
     assert topic.finding.endswith(f"{float(str(here[1])):.2f} × as fast")
     assert axes.get_xticks()[-1] == topic.table("batches").column("streams")[-1]
+    assert 32 in axes.get_xticks()
+    assert "asked about: batch of 32" in [text.get_text() for text in axes.figure.legends[0].get_texts()]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("streams", [1, 13, 48, 60, 500])
+def test_the_batch_that_is_asked_about_has_a_tick_that_can_be_read(streams: int) -> None:
+    [axes] = draw_topic(costmodel.explain("speculation", streams=streams)).axes
+    ticks = list(axes.get_xticks())
+    assert ticks == sorted(ticks)
+    last = ticks[-1]
+    assert streams in ticks or streams >= last / 1.3
+    assert all(after > 1.2 * before for before, after in itertools.pairwise(ticks))
+
+
+def test_line_and_hatching_of_batches_are_named_for_both_panels() -> None:
+    [topic] = costmodel.explain("batch-size").topics
+    drawn = figure("batch-size", "usual")
+    names = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert topic.numbers["most_streams_at_twice_the_tpot"] == 20
+    assert names == ["up to 20 sequences: at most twice the TPOT of one", "KV cache full at 56"]
+    for axes in drawn.axes:
+        assert any(list(line.get_xdata()) == [20, 20] for line in axes.lines)
+
+
+def test_attention_and_its_indexer_reach_the_peaks_of_their_formats() -> None:
+    """H200: 989 TFLOP/s in bf16, 1,979 in fp8, dense; one point of both would lie between them."""
+    [topic] = costmodel.explain("decode-bound", model="DeepSeek-V3.2", gpu="h200", tp=8).topics
+    rates = {row["what"]: row["flops_per_s"] for row in topic.table("points").rows}
+    assert rates["prompt, 8,000 tokens: attention (bf16)"] == pytest.approx(989e12)
+    assert rates["prompt, 8,000 tokens: indexer (fp8)"] == pytest.approx(1979e12)
+    [plain] = costmodel.explain("decode-bound").topics
+    assert plain.table("points").column("what")[-1] == "prompt, 8,000 tokens: attention"
 
 
 def test_a_measurement_beyond_the_window_is_not_drawn() -> None:

@@ -139,6 +139,7 @@ def test_what_decodes_refuses_models_that_pool_in_a_line(ask):
     ) as caught:
         ask()
     assert "\n" not in str(caught.value)
+    assert "`costmodel.predict_embedding`" in str(caught.value)
 
 
 def test_the_document_is_complete():
