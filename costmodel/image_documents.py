@@ -55,11 +55,20 @@ def image_notes(
             f"{kind}: every sequence, the streams' too, attends to {deployment.encoder_states:,.0f} encoder states in "
             "layers of cross-attention, and keeps their keys and values"
         )
-    largest = images.each.features
-    if budget is not None and images.count * largest > max(budget, largest):
+    if budget is not None and images.count > images.at_once(budget):
+        most = max(budget, images.most_features, images.each.features)
         notes.append(
-            f"images: vLLM encodes at most {max(budget, largest):,} features per step (its encoder budget is "
-            "max_num_batched_tokens, or one image if that is more) and ends a chunk before an image that is too many; "
-            "here a step encodes every image that begins in it"
+            f"images: vLLM encodes at most {most:,} features per step (its encoder budget is max_num_batched_tokens, or the largest "
+            "image if that is more) and ends a chunk before an image that is too many"
         )
     return notes
+
+
+def image_warnings(images: ImageLoad | None, budget: int | None) -> list[str]:
+    """Return a warning where vLLM does not start with a token budget: a model that sees images whole, and less than an image."""
+    if images is None or budget is None or not images.undivided or images.each.features <= budget:
+        return []
+    return [
+        f"vLLM does not start with {budget:,} tokens per step: this model computes the {images.each.features:,} features of an image in "
+        f"one; use at least {images.each.features:,}"
+    ]

@@ -107,41 +107,21 @@ class EncoderCache:
         self.needed.discard(image)
 
 
-@dataclass(frozen=True, slots=True)
-class Encoder:
-    """The encoder of a server, and what has to be said of it."""
-
-    encoding: Encoding
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-
-def encoding_of(parameters: Parameters, images: ImageLoad, settings: Settings) -> Encoder:
-    """Return the encoder of a server; schedulers that prefill whole prompts encode all images of a prompt at once.
+def encoding_of(parameters: Parameters, images: ImageLoad, settings: Settings) -> Encoding:
+    """Return the encoder of a server.
 
     Args:
         parameters: of a step, those of its encoder among them.
         images: of a prompt.
         settings: of the server.
     """
-    chunked, budget = settings.scheduler in ("vllm", "sarathi"), settings.token_budget
-    most = images.at_once(budget) if chunked else UNLIMITED
-    notes, warnings = [], []
-    if images.count > most:
-        limit = (
-            f"the {images.most_features:,} features of the largest image"
-            if images.most_features > budget
-            else "the token budget"
-        )
-        notes.append(
-            f"images: a step encodes at most {most:,}, by vLLM's encoder budget, {limit}; a chunk ends before an image that is too many"
-        )
-    if chunked and images.undivided and images.each.features > budget:
-        warnings.append(
-            f"vLLM does not start: this model sees images whole, and {images.each.features:,} features do not fit into {budget:,} tokens "
-            "per step"
-        )
-    return Encoder(Encoding(images, most, EncoderTimes(parameters, images)), tuple(notes), tuple(warnings))
+    budget = encoder_budget(settings)
+    return Encoding(images, UNLIMITED if budget is None else images.at_once(budget), EncoderTimes(parameters, images))
+
+
+def encoder_budget(settings: Settings) -> int | None:
+    """Return the token budget that the encoder's is made of; None for schedulers of whole prompts, which encode all of their images."""
+    return settings.token_budget if settings.scheduler in ("vllm", "sarathi") else None
 
 
 UNLIMITED = 1 << 40
