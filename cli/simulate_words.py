@@ -63,6 +63,16 @@ def budget_name(item: Simulation) -> str:
     return count(tokens)
 
 
+def prompt_words(work: dict[str, Any]) -> str:
+    """Return what a prompt is made of: its tokens, and its images with theirs."""
+    tokens = work["prompt_tokens"]
+    if not work.get("images"):
+        return plural(tokens, "token")
+    more = work["image_tokens"]
+    size = f"{count(work['image_width'])} × {count(work['image_height'])} pixels"
+    return f"{plural(tokens - more, 'token')} and {plural(work['images'], 'image')} of {size} ({plural(more, 'token')} more)"
+
+
 def workload(work: dict[str, Any]) -> str:
     """Return what was asked of the server, one line."""
     if work["kind"] == "interference":
@@ -73,7 +83,7 @@ def workload(work: dict[str, Any]) -> str:
         answer += f" ({count(cached)} of them cached)" if cached else ""
         return (
             f"{plural(work['streams'], 'stream')} at context {count(work['context_tokens'])}{growing} for {work['duration_s']:g} s; "
-            f"{many} of {plural(work['prompt_tokens'], 'token')}{answer} every {work['every_s']:g} s from {work['first_s']:g} s on"
+            f"{many} of {prompt_words(work)}{answer} every {work['every_s']:g} s from {work['first_s']:g} s on"
         )
     if work["kind"] == "trace":
         faster = "" if work["speed"] == 1 else f", {work['speed']:g} times as fast"
@@ -83,7 +93,7 @@ def workload(work: dict[str, Any]) -> str:
         if not work["spread"]
         else f", lengths from {percent(1 - work['spread'])} of that (mean {percent(1 - work['spread'] / 2)})"
     )
-    lengths = f"prompts of {plural(work['prompt_tokens'], 'token')}, answers of {count(work['output_tokens'])}{spread}"
+    lengths = f"prompts of {prompt_words(work)}, answers of {count(work['output_tokens'])}{spread}"
     if work["clients"] is not None:
         pauses = f" after {work['think_s']:g} s" if work["think_s"] else ""
         ramp = f", beginning over {work['ramp_s']:g} s" if work["ramp_s"] else ""

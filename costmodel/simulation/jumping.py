@@ -76,7 +76,9 @@ class JumpingEngine(Engine):
         """Growing members that take a block when ``count`` mod block size is the index."""
         self.ends: list[tuple[int, int, State]] = []
         """Heap of (``count`` at the end, serial number, member)."""
-        self.windows = [follow(window) for window in clock.windows if isinstance(window, int | LocalChunks | EncoderStates)]
+        self.windows = [
+            follow(window) for window in clock.windows if isinstance(window, int | LocalChunks | EncoderStates)
+        ]
         self.held_reads = [0.0] * len(clock.windows)
         self.steady: list[State] = []
         """Members whose context is held."""
