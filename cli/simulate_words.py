@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from costmodel.cli.text import count, milliseconds, percent, plural
@@ -63,14 +63,18 @@ def budget_name(item: Simulation) -> str:
     return count(tokens)
 
 
-def prompt_words(work: dict[str, Any]) -> str:
+def prompt_words(work: Mapping[str, Any]) -> str:
     """Return what a prompt is made of: its tokens, and its images with theirs."""
     tokens = work["prompt_tokens"]
     if not work.get("images"):
         return plural(tokens, "token")
-    more = work["image_tokens"]
+    return f"{plural(tokens - work['image_tokens'], 'token')} and {images_words(work)}"
+
+
+def images_words(work: Mapping[str, Any]) -> str:
+    """Return the images of a prompt in words."""
     size = f"{count(work['image_width'])} × {count(work['image_height'])} pixels"
-    return f"{plural(tokens - more, 'token')} and {plural(work['images'], 'image')} of {size} ({plural(more, 'token')} more)"
+    return f"{plural(work['images'], 'image')} of {size} ({plural(work['image_tokens'], 'token')} more)"
 
 
 def workload(work: dict[str, Any]) -> str:

@@ -28,15 +28,12 @@ def images_info(images: ImageLoad | None) -> Images | None:
     )
 
 
-def image_notes(
-    deployment: Deployment, images: ImageLoad | None, budget: int | None, fitted: Calibration | None
-) -> list[str]:
-    """Return what the time of images rests on, and what of it an engine's settings change.
+def image_notes(deployment: Deployment, images: ImageLoad | None, fitted: Calibration | None) -> list[str]:
+    """Return what the time of images rests on.
 
     Args:
         deployment: model and part.
         images: of every prompt.
-        budget: tokens per step; None for the prompt in one step.
         fitted: calibration in use.
     """
     if images is None:
@@ -55,13 +52,18 @@ def image_notes(
             f"{kind}: every sequence, the streams' too, attends to {deployment.encoder_states:,.0f} encoder states in "
             "layers of cross-attention, and keeps their keys and values"
         )
-    if budget is not None and images.count > images.at_once(budget):
-        most = max(budget, images.most_features, images.each.features)
-        notes.append(
-            f"images: vLLM encodes at most {most:,} features per step (its encoder budget is max_num_batched_tokens, or the largest "
-            "image if that is more) and ends a chunk before an image that is too many"
-        )
     return notes
+
+
+def image_limits(images: ImageLoad | None, budget: int | None) -> list[str]:
+    """Return a note where vLLM's encoder budget cuts chunks at a token budget; None for the prompt in one step."""
+    if images is None or budget is None or images.count <= images.at_once(budget):
+        return []
+    most = max(budget, images.most_features, images.each.features)
+    return [
+        f"images: vLLM encodes at most {most:,} features per step (its encoder budget is max_num_batched_tokens, or the largest "
+        "image if that is more) and ends a chunk before an image that is too many"
+    ]
 
 
 def image_warnings(images: ImageLoad | None, budget: int | None) -> list[str]:

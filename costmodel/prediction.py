@@ -52,7 +52,7 @@ from costmodel.equations.step import step_operators, step_times
 from costmodel.equations.textbook import Textbook
 from costmodel.equations.work import Chunk
 from costmodel.hardware.calibration import Calibration
-from costmodel.image_documents import image_notes, image_warnings, images_info
+from costmodel.image_documents import image_limits, image_notes, image_warnings, images_info
 from costmodel.memory import NOTHING, Memory, activation_parts, memory_of, stage_patterns
 from costmodel.memory.adapters import adapter_elements
 from costmodel.memory.pool import pool_of, workload_settings
@@ -190,7 +190,8 @@ def predict(
         speculation=speculated,
         notes=(
             *deployment.notes,
-            *image_notes(deployment, shown, load.budget, fitted),
+            *image_notes(deployment, shown, fitted),
+            *image_limits(shown, load.budget),
             *other_defaults(asked),
             *calibration_notes(fitted, engine),
             *more_notes,

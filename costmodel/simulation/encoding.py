@@ -7,7 +7,7 @@ preemption, until others take their place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,8 @@ from costmodel.deployment import deploy
 from costmodel.encoder import ImageLoad, make_images
 from costmodel.equations.parameters import Parameters
 from costmodel.hardware.errors import InputError
+from costmodel.image_documents import image_limits, image_warnings
 from costmodel.rungs import encoding_operators, total_seconds
-from costmodel.simulation.options import ServerOptions
 from costmodel.simulation.settings import Settings
 
 Image = tuple[int, int]
@@ -124,11 +124,18 @@ def encoder_budget(settings: Settings) -> int | None:
     return settings.token_budget if settings.scheduler in ("vllm", "sarathi") else None
 
 
+def said_of_images(settings: Settings) -> tuple[list[str], list[str]]:
+    """Return notes and warnings of what a server's token budget does to images."""
+    images = settings.encoding.images if settings.encoding else None
+    budget = encoder_budget(settings)
+    return image_limits(images, budget), image_warnings(images, budget)
+
+
 UNLIMITED = 1 << 40
 """Images."""
 
 
-def images_of(options: ServerOptions, images: Any, size: Any, pools: object = None) -> ImageLoad | None:
+def images_of(options: Mapping[str, Any], images: Any, size: Any, pools: object = None) -> ImageLoad | None:
     """Return the images of a prompt; None for none.
 
     Args:
@@ -146,7 +153,7 @@ def images_of(options: ServerOptions, images: Any, size: Any, pools: object = No
             "fixed step times say nothing of images: leave out --images and --image-size, or --decode-ms and --prefill-ms"
         )
     names = ("tp", "ep", "dtype", "kv_dtype", "compute_dtype", "lora")
-    given: dict[str, Any] = {name: options[name] for name in names if name in options}  # type: ignore[literal-required]
+    given: dict[str, Any] = {name: options[name] for name in names if name in options}
     deployment = deploy(options.get("model", "Llama-3.1-8B"), options.get("gpu", "h100"), **given)
     found = make_images(deployment, images, size)
     if found is not None and found.crosses and pools is not None:

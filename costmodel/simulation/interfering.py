@@ -11,7 +11,7 @@ from costmodel.hardware.errors import InputError
 from costmodel.simulation import hints, remarks
 from costmodel.simulation.cache import Background
 from costmodel.simulation.drafts import tokens_ahead
-from costmodel.simulation.encoding import image_numbers, images_of
+from costmodel.simulation.encoding import image_numbers, images_of, said_of_images
 from costmodel.simulation.options import ServerOptions, truth
 from costmodel.simulation.pools import Pools
 from costmodel.simulation.prefixes import cached_tokens
@@ -125,6 +125,7 @@ def run_interference(
     if not last.interrupted:
         warned += remarks.of_streams(last.result, last.tallies, server.settings, streams, prompts)
     spikes = [item for tally in last.tallies for item in make_spikes(tally.mixed_steps, tally.served)]
+    limited, refused = said_of_images(server.settings)
     document = Simulation(
         workload={
             "kind": "interference", "prompt_tokens": prompt, "prompts": prompts, "streams": streams, "context_tokens": context,
@@ -136,9 +137,9 @@ def run_interference(
         injected=runs[1].result if len(runs) > 1 else None,
         spikes=tuple(sorted(spikes, key=lambda item: (item.injected_s, item.time_s))) if len(runs) > 1 else (),
         interrupted=last.interrupted,
-        notes=server.notes,
+        notes=(*server.notes, *limited),
         warnings=(
-            *server.warnings, *_unfelt(options, prompt, server.settings, streams), *warned,
+            *server.warnings, *refused, *_unfelt(options, prompt, server.settings, streams), *warned,
             *of_load(server.fitted, streams, context, prompt, server.settings.token_budget, prompts, cached),
         ),
     )  # fmt: skip

@@ -15,7 +15,7 @@ from costmodel.engine import default_max_num_seqs, default_token_budget
 from costmodel.equations.rates import CalibratedRates
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import InputError, shown
-from costmodel.image_documents import image_notes, image_warnings
+from costmodel.image_documents import image_notes
 from costmodel.memory import NOTHING
 from costmodel.memory.blocks import BLOCK_TOKENS
 from costmodel.memory.engines import default_settings
@@ -23,7 +23,7 @@ from costmodel.simulation import hints
 from costmodel.simulation.cache import Background, cache_of
 from costmodel.simulation.clock import Clock, FixedClock, StepClock, decode_alike
 from costmodel.simulation.drafts import drafted
-from costmodel.simulation.encoding import encoder_budget, encoding_of
+from costmodel.simulation.encoding import encoding_of
 from costmodel.simulation.options import ONE_STEP, ServerOptions
 from costmodel.simulation.ranges import Fitted
 from costmodel.simulation.results import ServerInfo
@@ -134,8 +134,7 @@ def make_server(
     settings = _settings(options, deployment, budget, background, scheduler, policy)
     if deployment is not None and images is not None and isinstance(clock, StepClock):
         settings = replace(settings, encoding=encoding_of(clock.parameters, images, settings))
-        notes += image_notes(deployment, images, encoder_budget(settings), fitted)
-        warnings += image_warnings(images, encoder_budget(settings))
+        notes += image_notes(deployment, images, fitted)
     speculative = drafted(options, deployment, rates, clock)
     if speculative is not None:
         settings = replace(settings, drafting=speculative.drafting, asynchronous=False)

@@ -13,7 +13,7 @@ from typing import Unpack
 from costmodel.checks import positive, whole
 from costmodel.hardware.errors import InputError, shown
 from costmodel.simulation import hints, remarks
-from costmodel.simulation.encoding import image_numbers, images_of
+from costmodel.simulation.encoding import image_numbers, images_of, said_of_images
 from costmodel.simulation.options import ServerOptions, check_options
 from costmodel.simulation.pools import Pools, pools_info
 from costmodel.simulation.ranges import of_load
@@ -140,6 +140,7 @@ def run_load(
         source, prompt = Pictured(source, pictures.count, pictures.tokens), prompt + pictures.tokens
     server = make_server(options, prompt, typical=partial(step_of_load, most, rate, prompt, output), images=pictures)
     run = run_source(server, source, limits, math.inf, None, 0, pools, keep_times, progress)
+    limited, refused = said_of_images(server.settings)
     document = Simulation(
         workload={
             "kind": "load", "clients": clients, "rate_per_s": rate, "burstiness": None if rate is None else _written(burstiness),
@@ -149,8 +150,8 @@ def run_load(
         server=server_info(server, pools),
         result=run.result,
         interrupted=run.interrupted,
-        notes=(*server.notes, *hints.lockstep(clients, requests, spread, ramp)),
-        warnings=(*server.warnings, *_said(run, arrivals=clients is None)),
+        notes=(*server.notes, *limited, *hints.lockstep(clients, requests, spread, ramp)),
+        warnings=(*server.warnings, *refused, *_said(run, arrivals=clients is None)),
     )  # fmt: skip
     return Simulated(document, (run,))
 
