@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from costmodel.simulation.blocks import Block, BlockPool, unused_among
-from costmodel.simulation.encoding import EncoderCache
+from costmodel.simulation.encoding import EncoderCache, Encoding
 from costmodel.simulation.queues import WaitQueue
 from costmodel.simulation.settings import Settings
 from costmodel.simulation.states import Batch, State
@@ -74,13 +74,19 @@ class Scheduler:
 
     def _continue(self, entries: list[tuple[State, int]], budget: int, order: list[State]) -> int:
         """Schedule running requests in turn, preempting the last where blocks run out; return the tokens that are left."""
-        index = 0
+        threshold, index = self._most or budget, 0
         while index < len(order) and budget > 0:
             state = order[index]
             index += 1
-            if not state.running:
+            if not state.running or (
+                state.placeholders and state.computed + 2 - state.placeholders >= state.total
+            ):  # the step under way gives its last token
                 continue
-            tokens = self._further_tokens(state, budget)
+            tokens = min(state.known + state.placeholders - state.computed + state.drafts, budget, threshold)
+            if self.settings.max_model_len is not None and not state.request.standing:
+                tokens = min(tokens, self.settings.max_model_len - state.computed - 1)
+            if state.computed < state.pictured and tokens > 0:
+                tokens = self._encodable(state, state.computed, tokens)
             if tokens <= 0:
                 continue
             needed = self._needed(state, tokens)
@@ -108,20 +114,6 @@ class Scheduler:
             entries.append((state, tokens))
             budget -= tokens
         return budget
-
-    def _further_tokens(self, state: State, budget: int) -> int:
-        """Return the tokens of a running request that the next step can compute; 0 or less for none."""
-        if state.placeholders and state.computed + 2 - state.placeholders >= state.total:
-            return 0  # the step under way gives its last token
-        tokens = state.known + state.placeholders - state.computed + state.drafts
-        if 0 < self._most < tokens:
-            tokens = self._most
-        tokens = min(tokens, budget)
-        if self.settings.max_model_len is not None and not state.request.standing:
-            tokens = min(tokens, self.settings.max_model_len - state.computed - 1)
-        if state.computed < state.pictured and tokens > 0:
-            return self._encodable(state, state.computed, tokens)
-        return tokens
 
     def _victim(self) -> State:
         if self.settings.policy == "priority":
@@ -273,11 +265,9 @@ class Scheduler:
             self.features.let_go((state.serial, index))
             state.images.remove(index)
 
-    def _pass_images(self, batch: Batch) -> None:
+    def _pass_images(self, batch: Batch, encoding: Encoding) -> None:
         """After a step: let go of the images whose tokens are all computed (``_free_encoder_inputs``)."""
-        if self.encoding is None:
-            return
-        each = self.encoding.images.each.tokens
+        each = encoding.images.each.tokens
         for state, _, _ in batch.entries:
             if state.images:
                 self._let_go(state, (state.computed - state.placeholders) // each)

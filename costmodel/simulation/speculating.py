@@ -65,7 +65,8 @@ class SpeculatingEngine(Engine):
 
     def read(self, batch: Batch) -> None:
         """Take what a step gave: to each request a token and the drafts that were accepted; take back the others."""
-        self._pass_images(batch)
+        if self.encoding is not None:
+            self._pass_images(batch, self.encoding)
         gaps: dict[float, int] = {}
         ended: list[State] = []
         for (state, tokens, _), sampled in zip(batch.entries, batch.sampled, strict=True):

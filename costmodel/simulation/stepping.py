@@ -278,7 +278,8 @@ class Engine(Scheduler):
 
     def read(self, batch: Batch) -> None:
         """Take what a step gave: tokens, and with the last one the end of a request."""
-        self._pass_images(batch)
+        if self.encoding is not None:
+            self._pass_images(batch, self.encoding)
         gaps: dict[float, int] = {}
         ended: list[State] = []
         for (state, tokens, _), sampled in zip(batch.entries, batch.sampled, strict=True):
