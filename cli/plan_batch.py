@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from costmodel.cli.options import image_options
 from costmodel.cli.plan_options import (
     answer_options,
     chunk_option,
@@ -41,6 +42,7 @@ from costmodel.planning.sizes import plan_batch
 @tokens("--prompt", help="A long prompt that comes among them.  [default: none]")
 @every_option()
 @prefix_option("Tokens of the prompt that the prefix cache has.")
+@image_options
 @chunk_option("with a prompt one-step, else engine")
 @model_options()
 @answer_options(plot=False)
@@ -56,5 +58,7 @@ def command(as_json: bool, **options: Any) -> int:
     if options["prompt"] is None:
         refuse_typed("is for --prompt, a long prompt that comes again and again", "every")
     limits, chunk = take_limits(options, "tpot", "itl"), take_chunk(options)
-    load = take_single(options, "unknown", "streams", "context", "prompt", "every", "cached_prefix")
+    load = take_single(
+        options, "unknown", "streams", "context", "prompt", "every", "cached_prefix", "images", "image_size"
+    )
     return show(plan_batch(**load, **limits, chunk=chunk, **take_model(options)), as_json)

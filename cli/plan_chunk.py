@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from costmodel.cli.options import image_options
 from costmodel.cli.plan_options import (
     answer_options,
     check_plot,
@@ -35,6 +36,7 @@ from costmodel.planning.chunks import plan_chunk
 @every_option()
 @click.option("--prompts", type=int, default=1, show_default=True, help="Long prompts that come at once.")
 @prefix_option("Tokens of the prompt that the prefix cache has.")
+@image_options
 @number("--multiple", default="256", help="The budget is a multiple of this.")
 @model_options()
 @answer_options()
@@ -48,7 +50,9 @@ def command(as_json: bool, plot: str | None, force: bool, **options: Any) -> int
     limits = take_limits(options, "itl", "ttft")
     if limits["itl"] is None:
         raise InputError("give a limit on the gaps between tokens: --itl-ms, e.g. --itl-ms 50")
-    load = take_single(options, "prompt", "streams", "context", "every", "prompts", "multiple", "cached_prefix")
+    load = take_single(
+        options, "prompt", "streams", "context", "every", "prompts", "multiple", "cached_prefix", "images", "image_size"
+    )
     plan = plan_chunk(**load, **limits, **take_model(options))
     if path is not None:
         from costmodel.cli.figures import draw_budgets, save_figure

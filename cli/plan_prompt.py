@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from costmodel.cli.options import image_options
 from costmodel.cli.plan_options import (
     answer_options,
     chunk_option,
@@ -31,6 +32,7 @@ from costmodel.planning.sizes import plan_prompt
 @tokens("--context", default="500", help="Tokens that each has in the KV cache: the longest that they reach.")
 @every_option(None)
 @prefix_option("Tokens of the prompt that the prefix cache has.")
+@image_options
 @chunk_option("one-step")
 @model_options()
 @answer_options(plot=False)
@@ -40,5 +42,5 @@ def command(as_json: bool, **options: Any) -> int:
     Exit code 1 if not even a prompt of one token will do.
     """
     limits, chunk = take_limits(options, "itl", "ttft"), take_chunk(options)
-    load = take_single(options, "streams", "context", "every", "cached_prefix")
+    load = take_single(options, "streams", "context", "every", "cached_prefix", "images", "image_size")
     return show(plan_prompt(**load, **limits, chunk=chunk, **take_model(options)), as_json)

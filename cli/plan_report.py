@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from costmodel.cli.simulate_words import images_words, prompt_words
 from costmodel.cli.text import count, milliseconds, percent, plural, seconds, significant, table, wrapped
 from costmodel.planning.documents import Checked, ChunkPlan, FleetPlan, FleetRun, GpuOption, GpuPlan, Plan, SizePlan
 
@@ -70,9 +71,10 @@ def _load(plan: Plan) -> str:
     text = f"{'as many streams as can be' if streams is None else plural(int(streams), 'stream')} at "
     text += "as long a context as can be" if context is None else f"context {context:,}"
     if plan.plan == "prompt":
-        text += ", and as long a prompt as can be"
+        text += ", and as long a prompt as can be" + (f" after {images_words(load)}" if load.get("images") else "")
     elif prompt is not None:
-        text += f", a prompt of {prompt:,} tokens every {load['every_s']:g} s"
+        of = prompt_words(load) if load.get("images") else f"{prompt:,} tokens"
+        text += f", a prompt of {of} every {load['every_s']:g} s"
     return text
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from costmodel.cli.options import Values, echo_json, single
+from costmodel.cli.options import Values, echo_json, image_options, single
 from costmodel.cli.simulate_options import compared_options, fixed_step_options, output_options, server_options
 from costmodel.cli.simulate_running import Watch
 from costmodel.cli.simulate_taking import Output, check_output, take_limits, take_output, take_server, take_variants
@@ -81,6 +81,7 @@ def command() -> None:
     show_default=True,
     help="Tokens of an injected prompt that the prefix cache has.",
 )
+@image_options
 @compared_options("one-step")
 @fixed_step_options
 @server_options
@@ -152,6 +153,7 @@ def _refuse_empty_tpot(options: dict[str, Any]) -> None:
     help="Time over which the clients begin [s].  [default: 0, all at once]",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of lengths and arrivals.")
+@image_options
 @compared_options("vLLM's on this GPU")
 @fixed_step_options
 @server_options

@@ -130,6 +130,7 @@ def _predicted(run: Run, document: Simulation) -> float | None:
         server.settings.token_budget,
         float(work["every_s"] or 0),
         int(work.get("cached_prefix_tokens") or 0),
+        server.settings.encoding.images if server.settings.encoding else None,
     )
     if load.one_step_budget <= server.settings.token_budget:
         load = replace(load, budget=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from costmodel.cli.text import count, milliseconds, percent, plural
@@ -63,6 +63,20 @@ def budget_name(item: Simulation) -> str:
     return count(tokens)
 
 
+def prompt_words(work: Mapping[str, Any]) -> str:
+    """Return what a prompt is made of: its tokens, and its images with theirs."""
+    tokens = work["prompt_tokens"]
+    if not work.get("images"):
+        return plural(tokens, "token")
+    return f"{plural(tokens - work['image_tokens'], 'token')} and {images_words(work)}"
+
+
+def images_words(work: Mapping[str, Any]) -> str:
+    """Return the images of a prompt in words."""
+    size = f"{count(work['image_width'])} × {count(work['image_height'])} pixels"
+    return f"{plural(work['images'], 'image')} of {size} ({plural(work['image_tokens'], 'token')} more)"
+
+
 def workload(work: dict[str, Any]) -> str:
     """Return what was asked of the server, one line."""
     if work["kind"] == "interference":
@@ -73,7 +87,7 @@ def workload(work: dict[str, Any]) -> str:
         answer += f" ({count(cached)} of them cached)" if cached else ""
         return (
             f"{plural(work['streams'], 'stream')} at context {count(work['context_tokens'])}{growing} for {work['duration_s']:g} s; "
-            f"{many} of {plural(work['prompt_tokens'], 'token')}{answer} every {work['every_s']:g} s from {work['first_s']:g} s on"
+            f"{many} of {prompt_words(work)}{answer} every {work['every_s']:g} s from {work['first_s']:g} s on"
         )
     if work["kind"] == "trace":
         faster = "" if work["speed"] == 1 else f", {work['speed']:g} times as fast"
@@ -83,7 +97,7 @@ def workload(work: dict[str, Any]) -> str:
         if not work["spread"]
         else f", lengths from {percent(1 - work['spread'])} of that (mean {percent(1 - work['spread'] / 2)})"
     )
-    lengths = f"prompts of {plural(work['prompt_tokens'], 'token')}, answers of {count(work['output_tokens'])}{spread}"
+    lengths = f"prompts of {prompt_words(work)}, answers of {count(work['output_tokens'])}{spread}"
     if work["clients"] is not None:
         pauses = f" after {work['think_s']:g} s" if work["think_s"] else ""
         ramp = f", beginning over {work['ramp_s']:g} s" if work["ramp_s"] else ""

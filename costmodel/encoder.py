@@ -14,7 +14,7 @@ it divides the tower as it does the decoder (``mm_encoder_tp_mode`` "weights", i
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,6 +47,8 @@ class ImageLoad:
         window: patches of an attention window of the tower; 0 for none.
         audio: it is the spectrogram of 30 s of audio.
         crosses: what is encoded goes to cross-attention.
+        undivided: vLLM computes the tokens of an image in one step.
+        most_features: of the largest image that the model's processor makes.
     """
 
     count: int
@@ -56,6 +58,8 @@ class ImageLoad:
     window: int = 0
     audio: bool = False
     crosses: bool = False
+    undivided: bool = False
+    most_features: int = 0
 
     @property
     def tokens(self) -> int:
@@ -81,6 +85,47 @@ class ImageLoad:
                 max(min(-(-end // self.each.tokens), self.count) - min(first, self.count), 0) if chunk.tokens else 0
             )
         return found
+
+    def at_once(self, budget: int) -> int:
+        """Return how many images vLLM encodes in a step at most, and keeps at once: ⌊max(m, R_max)/R⌋.
+
+        R features of one, R_max of the largest that the processor makes (``compute_mm_encoder_budget`` of
+        vllm/v1/core/encoder_cache_manager.py, 0.32; its limit is larger where it takes videos, which are not counted). What goes to
+        cross-attention has no such limit.
+
+        Args:
+            budget: m, ``max_num_batched_tokens``.
+        """
+        if self.crosses:
+            return self.count
+        return max(budget, self.most_features, self.each.features) // self.each.features
+
+    def encodable(
+        self, count: int, computed: int, tokens: int, known: Callable[[int], bool], fits: Callable[[int], bool]
+    ) -> tuple[int, list[int]]:
+        """Return how many of a prompt's next tokens a step can compute, and which images it encodes for them.
+
+        A chunk ends before an image that is too many, and before one of which it would compute a part only, if the model sees images
+        whole (``_try_schedule_encoder_inputs`` of vllm/v1/core/sched/scheduler.py, 0.32).
+
+        Args:
+            count: images of the prompt.
+            computed: tokens of the prompt before them.
+            tokens: as many as there is room for.
+            known: whether an image's features are there.
+            fits: whether so many images can be encoded in the step.
+        """
+        each, new = self.each.tokens, list[int]()
+        for index in range(computed // each, min(-(-(computed + tokens) // each), count)):
+            start = index * each
+            if self.undivided and computed < start and computed + tokens < start + each:
+                return start - computed, new
+            if known(index):
+                continue
+            if not fits(len(new) + 1):
+                return max(start - computed, 0), new
+            new.append(index)
+        return tokens, new
 
     def work(self, images: int) -> Work:
         """Return the work of encoding so many of the images in one step."""
@@ -156,7 +201,17 @@ def make_images(deployment: Deployment, images: Any, size: Any = None) -> ImageL
             f"images of {architecture.name}: how its processor cuts them into patches is not known here, so they cannot be counted"
         )
     width, height = read_size(DEFAULT_SIZE if size is None else size)
-    return ImageLoad(count, width, height, tower.rule(width, height), tower.window, crosses=tower.cross)
+    each, largest = tower.rule(width, height), tower.rule(MAX_SIDE, MAX_SIDE)
+    return ImageLoad(
+        count,
+        width,
+        height,
+        each,
+        tower.window,
+        crosses=tower.cross,
+        undivided=tower.undivided,
+        most_features=largest.features,
+    )
 
 
 def with_states(deployment: Deployment, images: ImageLoad | None) -> Deployment:

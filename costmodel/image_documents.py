@@ -28,15 +28,12 @@ def images_info(images: ImageLoad | None) -> Images | None:
     )
 
 
-def image_notes(
-    deployment: Deployment, images: ImageLoad | None, budget: int | None, fitted: Calibration | None
-) -> list[str]:
-    """Return what the time of images rests on, and what of it an engine's settings change.
+def image_notes(deployment: Deployment, images: ImageLoad | None, fitted: Calibration | None) -> list[str]:
+    """Return what the time of images rests on.
 
     Args:
         deployment: model and part.
         images: of every prompt.
-        budget: tokens per step; None for the prompt in one step.
         fitted: calibration in use.
     """
     if images is None:
@@ -55,11 +52,25 @@ def image_notes(
             f"{kind}: every sequence, the streams' too, attends to {deployment.encoder_states:,.0f} encoder states in "
             "layers of cross-attention, and keeps their keys and values"
         )
-    largest = images.each.features
-    if budget is not None and images.count * largest > max(budget, largest):
-        notes.append(
-            f"images: vLLM encodes at most {max(budget, largest):,} features per step (its encoder budget is "
-            "max_num_batched_tokens, or one image if that is more) and ends a chunk before an image that is too many; "
-            "here a step encodes every image that begins in it"
-        )
     return notes
+
+
+def image_limits(images: ImageLoad | None, budget: int | None) -> list[str]:
+    """Return a note where vLLM's encoder budget cuts chunks at a token budget; None for the prompt in one step."""
+    if images is None or budget is None or images.count <= images.at_once(budget):
+        return []
+    most = max(budget, images.most_features, images.each.features)
+    return [
+        f"images: vLLM encodes at most {most:,} features per step (its encoder budget is max_num_batched_tokens, or the largest "
+        "image if that is more) and ends a chunk before an image that is too many"
+    ]
+
+
+def image_warnings(images: ImageLoad | None, budget: int | None) -> list[str]:
+    """Return a warning where vLLM does not start with a token budget: a model that sees images whole, and less than an image."""
+    if images is None or budget is None or not images.undivided or images.each.features <= budget:
+        return []
+    return [
+        f"vLLM does not start with {budget:,} tokens per step: this model computes the {images.each.features:,} features of an image in "
+        f"one; use at least {images.each.features:,}"
+    ]

@@ -52,7 +52,7 @@ from costmodel.equations.step import step_operators, step_times
 from costmodel.equations.textbook import Textbook
 from costmodel.equations.work import Chunk
 from costmodel.hardware.calibration import Calibration
-from costmodel.image_documents import image_notes, images_info
+from costmodel.image_documents import image_limits, image_notes, image_warnings, images_info
 from costmodel.memory import NOTHING, Memory, activation_parts, memory_of, stage_patterns
 from costmodel.memory.adapters import adapter_elements
 from costmodel.memory.pool import pool_of, workload_settings
@@ -165,6 +165,7 @@ def predict(
     steps = reported_steps(rung_parameters[headline], load) if fitted else {}
     encoding = reported_encoding(rung_parameters[headline], load) if fitted else {}
     warnings = _warnings(deployment, load, spike, memory)
+    warnings += image_warnings(shown, load.budget)
     if asked == "vllm" and memory.fits:
         warnings += _start(deployment, load)
     if rates is not None:
@@ -189,7 +190,8 @@ def predict(
         speculation=speculated,
         notes=(
             *deployment.notes,
-            *image_notes(deployment, shown, load.budget, fitted),
+            *image_notes(deployment, shown, fitted),
+            *image_limits(shown, load.budget),
             *other_defaults(asked),
             *calibration_notes(fitted, engine),
             *more_notes,
@@ -331,14 +333,17 @@ def _workload(deployment: Deployment, load: Load) -> Workload:
 
 def _engine(deployment: Deployment, load: Load, asked: str) -> EngineInfo:
     budget = default_token_budget(deployment)
-    room = budget - load.streams
+    room, chunks = budget - load.streams, None
+    if room > 0:
+        chunks = step_count(load.new, load.prompts, room)
+        chunks = chunks if load.images is None else sum(1 for _ in replace(load, budget=budget).steps())
     return EngineInfo(
         name=f"vLLM {VLLM_VERSION}",
         asked=asked,
         max_num_batched_tokens=budget,
         max_num_seqs=default_max_num_seqs(deployment),
         splits_prompt=load.one_step_budget > budget,
-        chunks=step_count(load.new, load.prompts, room) if room > 0 else None,
+        chunks=chunks,
         one_step_budget=load.one_step_budget,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from costmodel.equations.textbook import (
 )
 from costmodel.equations.work import Chunk, Decodes, Reach, Work, make_work
 from costmodel.hardware.errors import InputError, shown
+from costmodel.image_steps import image_steps
 from costmodel.spike import chunk_room, longest, mixed_steps, mixed_work, step_count, tallest_candidates
 
 MAX_STEPS = 200_000
@@ -55,10 +56,17 @@ class Load:
 
     def candidates(self, windows: Iterable[Reach] = ()) -> list[list[Chunk]]:
         """The mixed steps among which the longest one is, of a model with these windows: with images, those that encode some too."""
-        room = chunk_room(self.budget, self.streams)
         if self.images is not None:
-            return list(mixed_steps(self.prompt, self.prompts, room, self.cached))
+            return list(self.steps())
+        room = chunk_room(self.budget, self.streams)
         return tallest_candidates(self.prompt, self.prompts, room, self.cached, windows)
+
+    def steps(self) -> Iterator[list[Chunk]]:
+        """Yield the chunks of every mixed step in turn."""
+        room = chunk_room(self.budget, self.streams)
+        if self.images is None or self.budget is None or room is None:
+            return mixed_steps(self.prompt, self.prompts, room, self.cached)
+        return image_steps(self.images, self.prompt, self.prompts, self.budget, room, self.cached)
 
     def decode_work(self, windows: Iterable[Reach]) -> Work:
         """The work of a decode step of all streams."""
@@ -246,7 +254,4 @@ def textbook_spike(textbook: Textbook, load: Load) -> tuple[list[Chunk], float]:
 
 def mixed_step_times(parameters: Parameters, load: Load) -> list[float]:
     """Return the time of every mixed step of one injection, in order [s]."""
-    room = chunk_room(load.budget, load.streams)
-    return [
-        mixed_seconds(parameters, load, chunks) for chunks in mixed_steps(load.prompt, load.prompts, room, load.cached)
-    ]
+    return [mixed_seconds(parameters, load, chunks) for chunks in load.steps()]

@@ -47,7 +47,10 @@ def read_heads(vision: ConfigReader, key: str, width: int, default: int | None =
 def _siglip(
     vision: ConfigReader, projector: Projection, projector_parameters: int, pooled: int | None, markers: int
 ) -> VisionTower:
-    """SigLIP tower and one matrix after it (modeling_siglip.py; absent keys as configuration_siglip.py)."""
+    """SigLIP tower and one matrix after it (modeling_siglip.py; absent keys as configuration_siglip.py).
+
+    Decoders after it see all of an image at once: vLLM computes its tokens in one step (``is_mm_prefix_lm``, vllm/platforms/cuda.py).
+    """
     width, inner = vision.integer("hidden_size", default=768), vision.integer("intermediate_size", default=3072)
     layers, patch = vision.integer("num_hidden_layers", default=12), vision.integer("patch_size", default=16)
     image, channels = vision.integer("image_size", default=224), vision.integer("num_channels", default=3)
@@ -67,6 +70,7 @@ def _siglip(
         head_dim=head,
         projector=(projector,),
         rule=FixedImage(image, patch, patches if pooled is None else pooled, markers),
+        undivided=True,
     )
 
 
@@ -320,6 +324,8 @@ def gemma4(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
     vision.ignore("global_head_dim", "default_output_length", "image_seq_length")
     vision.ignore("video_seq_length", "chunk_size_feed_forward")
     tokens, hidden = outer.integer("vision_soft_tokens_per_image", default=280), outer.integer("hidden_size")
+    text = outer.get("text_config")
+    sees_images_whole = isinstance(text, dict) and text.get("use_bidirectional_attention") == "vision"
     outer.ignore("audio_config")
     if outer.get("audio_config") is not None:
         raise outer.unsupported("audio_config: audio towers are not counted")
@@ -338,6 +344,7 @@ def gemma4(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
         gated=True,
         projector=(Projection("projector", width, hidden),),
         rule=PooledImage(patch, pooling, tokens),
+        undivided=sees_images_whole,
     )
 
 

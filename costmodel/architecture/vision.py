@@ -44,6 +44,7 @@ class VisionTower:
         cross: features are no tokens of the prompt, but keys and values of cross-attention.
         frames: frames and bins of the spectrogram that every request brings; None for images.
         fitted_head_dim: d_hi as a number where ``head_dim`` is a symbol; else 0.
+        undivided: tokens of an image see one another in the decoder, so that vLLM computes all of an image's in one step.
     """
 
     parameters: int
@@ -62,3 +63,4 @@ class VisionTower:
     cross: bool = False
     frames: tuple[int, int] | None = None
     fitted_head_dim: int = 0
+    undivided: bool = False

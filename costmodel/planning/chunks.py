@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from costmodel.checks import whole
 from costmodel.hardware.errors import InputError
+from costmodel.image_documents import image_warnings
 from costmodel.planning.answering import (
     counted,
     first_that,
@@ -48,10 +49,12 @@ from costmodel.planning.steady import (
     mean_gap_s,
     taken_s,
     ttft_s,
+    with_images,
     with_prefix,
 )
 from costmodel.planning.trusting import interval_numbers, outside
 from costmodel.rungs import MAX_STEPS
+from costmodel.simulation.encoding import image_numbers, images_of
 from costmodel.spike import step_count
 
 MULTIPLE = 256
@@ -71,6 +74,8 @@ def plan_chunk(
     prompts: int = 1,
     multiple: int = MULTIPLE,
     cached_prefix: int = 0,
+    images: int = 0,
+    image_size: str | Sequence[int] | None = None,
     confirm: bool = True,
     **server: Unpack[PlanOptions],
 ) -> ChunkPlan:
@@ -82,12 +87,13 @@ def plan_chunk(
     are to be done before the next come, which takes a budget that is not too small; and, if it is given, ``ttft``.
 
     Args:
-        prompt, prompts, every: tokens of the long prompt, how many come at once, and how often [s].
+        prompt, prompts, every: tokens of the long prompt, without those of its images, how many come at once, and how often [s].
         streams, context: sequences that decode, and tokens of each: the longest that they reach, if they grow.
         itl: limit on every gap of a stream [s].
         ttft: limit on the TTFT of a prompt that comes at the worst moment, from when it is sent [s]; None for none.
         multiple: of which the recommended budget is one.
-        cached_prefix: tokens of each prompt that the prefix cache has.
+        cached_prefix: tokens of each prompt that the prefix cache has, those of its images first.
+        images, image_size: of each prompt, before its text, as :func:`costmodel.predict` takes them.
         confirm: simulate the answer and the next multiple as well.
         server: model, GPU and flags (:class:`~costmodel.planning.serving.PlanOptions`).
 
@@ -101,7 +107,7 @@ def plan_chunk(
         raise InputError("give a limit on the gaps between tokens: itl, in seconds (--itl-ms)")
     asked: dict[str, Any] = {
         "prompt": prompt, "streams": streams, "context": context, "itl": itl, "ttft": ttft, "every": every, "prompts": prompts,
-        "multiple": multiple, "cached_prefix": cached_prefix,
+        "multiple": multiple, "cached_prefix": cached_prefix, "images": images, "image_size": image_size,
     }  # fmt: skip
 
     def again(name: str, value: Any) -> ChunkPlan:
@@ -123,16 +129,19 @@ def _plan(
     prompts: int,
     multiple: int,
     cached_prefix: int,
+    images: int,
+    image_size: str | Sequence[int] | None,
     confirm: bool,
     server: PlanOptions,
 ) -> ChunkPlan:
     """Answer :func:`plan_chunk`."""
-    load = with_prefix(checked(streams, context, prompt, prompts, every, cached_prefix))
+    pictures = images_of(server, images, image_size)
+    load = with_prefix(with_images(checked(streams, context, prompt, prompts, every, cached_prefix), pictures))
     slo = limits_of(True, itl=itl, ttft=ttft)
     step = whole(multiple, "multiple", 1)
-    site = make_site(
-        server, load.prompt, {"itl": 0, "ttft": 0, "every": 0, "prompts": 0, "multiple": 0, "cached_prefix": 0}
-    )
+    names = ("itl", "ttft", "every", "prompts", "multiple", "cached_prefix", "images", "image_size")
+    site = make_site(server, load.prompt, dict.fromkeys(names), pictures)
+    load = replace(load, encoding=site.encoding)
     seats(site, load, step)  # too few are an error, whatever else does not hold
     if step_count(load.new, load.prompts, step - load.streams % step) > MAX_STEPS:
         raise InputError(
@@ -144,6 +153,7 @@ def _plan(
     workload: dict[str, str | int | float | bool | None] = {
         "kind": "interference", "prompt_tokens": load.prompt, "prompts": load.prompts, "streams": load.streams,
         "context_tokens": load.context, "every_s": load.every, "cached_prefix_tokens": load.cached,
+        **image_numbers(pictures),
     }  # fmt: skip
     common: dict[str, Any] = {
         **head(site), "workload": workload, "limits": slo, "multiple": step, "points": () if nowhere else asked.points(found.budget),
@@ -160,7 +170,7 @@ def _plan(
     after = None if budget >= top else asked.check(following, confirm)
     starts, warned = to_start(site, budget, seats(site, load, budget))
     far = outside(site, (load, budget), *([] if after is None else [(load, following)]))
-    common["warnings"] += (*unserved(at, after), *warned, *far)
+    common["warnings"] += (*unserved(at, after), *warned, *image_warnings(pictures, budget), *far)
     return ChunkPlan(
         **common,
         feasible=True,
@@ -395,7 +405,7 @@ class _Question:
                     max_num_batched_tokens=budget,
                     itl_s=self.gap(budget),
                     ttft_s=self.ttft(budget),
-                    chunks=step_count(load.new, load.prompts, budget - load.streams),
+                    chunks=load.step_count(budget),
                     keeps_up=self.keeps_up(budget),
                 )
             )

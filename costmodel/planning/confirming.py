@@ -25,10 +25,14 @@ def interference_numbers(site: Site, load: Steady, budget: int | None) -> dict[s
         budget: token budget; None for one that is large enough.
     """
     decode = decode_s(site.clock, load)
+    pictures: dict[str, Any] = {}
+    if load.encoding is not None:
+        images = load.encoding.images
+        pictures = {"images": images.count, "image_size": (images.width, images.height)}
     every = load.every if load.prompts else STEPS * decode
     try:
         found = simulate_interference(
-            load.prompt or 1,
+            load.prompt - load.image_tokens if load.prompts else 1,
             load.streams,
             load.context,
             every=every,
@@ -36,6 +40,7 @@ def interference_numbers(site: Site, load: Steady, budget: int | None) -> dict[s
             duration=PERIODS * every,
             prompts=load.prompts or 1,
             cached_prefix=load.cached if load.prompts else 0,
+            **pictures,
             **site.simulated(chunk=budget, max_num_seqs=None, kv_tokens=site.options.get("kv_tokens") or ENDLESS),
         )
     except InputError:  # a load that the server does not even take

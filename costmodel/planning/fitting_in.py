@@ -81,7 +81,9 @@ def larger_sizes(site: Site, load: Steady, budget: int, seqs: int) -> Iterator[N
 def _changed(site: Site, load: Steady, change: PlanOptions) -> Site | None:
     """Return a site with some options changed; None where that cannot be."""
     try:
-        return make_site({**site.options, **change}, max(load.prompt, 1))
+        return make_site(
+            {**site.options, **change}, max(load.prompt, 1), images=site.encoding.images if site.encoding else None
+        )
     except InputError:
         return None
 

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 from costmodel.checks import whole
 from costmodel.deployment import Deployment
+from costmodel.encoder import ImageLoad
 from costmodel.engine import default_max_num_seqs, default_token_budget, other_defaults
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import InputError, nearest, shown, suggestion
@@ -16,6 +17,7 @@ from costmodel.memory.blocks import kv_blocks
 from costmodel.memory.engines import default_settings
 from costmodel.memory.pool import Pool, pool_of, workload_settings
 from costmodel.simulation.clock import Clock
+from costmodel.simulation.encoding import Encoding
 from costmodel.simulation.options import ServerOptions, SimulatedRung, check_options
 from costmodel.simulation.ranges import Fitted
 from costmodel.simulation.results import ServerInfo
@@ -59,6 +61,7 @@ class Site:
         info: what documents tell of the server.
         notes, warnings: what has to be said.
         fitted: the calibration of the step times; None where they have none.
+        encoding: of the images of a prompt; None without any.
     """
 
     clock: Clock
@@ -68,6 +71,7 @@ class Site:
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     fitted: Fitted | None = None
+    encoding: Encoding | None = None
 
     @property
     def default_budget(self) -> int:
@@ -116,13 +120,16 @@ def check_longest(given: int | None, deployment: Deployment | None) -> None:
         )
 
 
-def make_site(options: PlanOptions, prompt: int, others: Mapping[str, Any] | None = None) -> Site:
+def make_site(
+    options: PlanOptions, prompt: int, others: Mapping[str, Any] | None = None, images: ImageLoad | None = None
+) -> Site:
     """Return the site of these options.
 
     Args:
         options: model, GPU and flags.
         prompt: tokens of the prompt that ``prefill_s`` is the time of.
         others: further keywords of the function, to be suggested where a name looks like them.
+        images: of a prompt.
 
     Raises:
         InputError: a name, number or combination that cannot be.
@@ -142,6 +149,7 @@ def make_site(options: PlanOptions, prompt: int, others: Mapping[str, Any] | Non
     server = make_server(
         ServerOptions(**{"scheduler": "vllm", **options, "kv_tokens": ENDLESS, "max_num_seqs": 1}),  # type: ignore[typeddict-item]
         prompt,
+        images=images,
     )
     check_longest(options.get("max_model_len"), server.deployment)
     notes = server.notes
@@ -150,7 +158,16 @@ def make_site(options: PlanOptions, prompt: int, others: Mapping[str, Any] | Non
         notes += other_defaults(engine)
         if engine != "vllm":
             notes += (f"steps take the times of {engine}; who is in a step is decided as vLLM's scheduler decides it",)
-    return Site(server.clock, server.deployment, options, server.info, notes, server.warnings, server.fitted)
+    return Site(
+        server.clock,
+        server.deployment,
+        options,
+        server.info,
+        notes,
+        server.warnings,
+        server.fitted,
+        server.settings.encoding,
+    )
 
 
 @dataclass(frozen=True, slots=True)

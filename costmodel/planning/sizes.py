@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Unpack
 
 from costmodel.checks import cached_part, choice, whole
 from costmodel.hardware.errors import InputError
+from costmodel.image_documents import image_warnings
 from costmodel.planning.answering import head, last_that, limits_of, ms, over, sent, verified
 from costmodel.planning.confirming import interference_numbers, unserved
 from costmodel.planning.documents import Advice, Bound, Checked, SizePlan, Slo
@@ -24,12 +25,13 @@ from costmodel.planning.steady import (
     keeps_up,
     taken_s,
     ttft_s,
+    with_images,
     with_prefix,
 )
 from costmodel.planning.trusting import interval_numbers, outside
 from costmodel.rungs import MAX_STEPS
+from costmodel.simulation.encoding import image_numbers, images_of
 from costmodel.simulation.options import ONE_STEP
-from costmodel.spike import step_count
 
 Unknown = Literal["streams", "context", "prompt"]
 NAMES = {
@@ -56,6 +58,8 @@ def plan_batch(
     every: float = 10.0,
     chunk: int | str | None = None,
     cached_prefix: int = 0,
+    images: int = 0,
+    image_size: str | Sequence[int] | None = None,
     confirm: bool = True,
     **server: Unpack[PlanOptions],
 ) -> SizePlan:
@@ -72,7 +76,8 @@ def plan_batch(
         itl, tpot: limits [s]; None for none. Without either, memory and flags bind.
         prompt, every: a long prompt that comes among them, and how often; None for none [tokens, s].
         chunk: token budget; None for the prompt in one step, or without a prompt vLLM's default (``"engine"``).
-        cached_prefix: tokens of the prompt that the prefix cache has.
+        cached_prefix: tokens of the prompt that the prefix cache has, those of its images first.
+        images, image_size: of the prompt, before its text, as :func:`costmodel.predict` takes them.
         confirm: simulate the answer and one more as well.
         server: model, GPU and flags (:class:`~costmodel.planning.serving.PlanOptions`).
 
@@ -85,7 +90,7 @@ def plan_batch(
     choice(unknown, ("streams", "context"), "unknown")
     asked: dict[str, Any] = {
         "context": context, "unknown": unknown, "streams": streams, "itl": itl, "tpot": tpot, "prompt": prompt, "every": every,
-        "chunk": chunk, "cached_prefix": cached_prefix,
+        "chunk": chunk, "cached_prefix": cached_prefix, "images": images, "image_size": image_size,
     }  # fmt: skip
     return _verified(_batch, asked, confirm, server)
 
@@ -109,24 +114,33 @@ def _batch(
     every: float,
     chunk: int | str | None,
     cached_prefix: int,
+    images: int,
+    image_size: str | Sequence[int] | None,
     confirm: bool,
     server: PlanOptions,
 ) -> SizePlan:
     """Answer :func:`plan_batch`."""
-    load = checked(streams, context, 1 if prompt is None else prompt, 1, every, cached_prefix)
+    pictures = images_of(server, images, image_size)
+    load = with_images(checked(streams, context, 1 if prompt is None else prompt, 1, every, cached_prefix), pictures)
     if prompt is None:
+        if pictures is not None:
+            raise InputError("images are those of a prompt: give --prompt as well")
         if load.prefix:
             raise InputError("a cached prefix is that of a prompt: give --prompt as well")
         load = replace(load, prompt=0, prompts=0)
     else:
         with_prefix(load)
-    site = make_site(server, load.prompt or 1, _NAMES_OF_BATCH)
+    site = make_site(server, load.prompt or 1, _NAMES_OF_BATCH, pictures)
+    load = replace(load, encoding=site.encoding)
     question = _Question("batch", unknown, site, load, limits_of(False, itl=itl, tpot=tpot), chunk)
     return question.answer(confirm)
 
 
 _NAMES_OF_BATCH = dict.fromkeys(
-    ("context", "unknown", "streams", "itl", "tpot", "prompt", "every", "chunk", "cached_prefix", "confirm")
+    (
+        *("context", "unknown", "streams", "itl", "tpot", "prompt", "every", "chunk", "cached_prefix"),
+        *("images", "image_size", "confirm"),
+    )
 )
 
 
@@ -139,6 +153,8 @@ def plan_prompt(
     every: float | None = None,
     chunk: int | str | None = None,
     cached_prefix: int = 0,
+    images: int = 0,
+    image_size: str | Sequence[int] | None = None,
     confirm: bool = True,
     **server: Unpack[PlanOptions],
 ) -> SizePlan:
@@ -154,6 +170,7 @@ def plan_prompt(
         chunk: token budget; None for the prompt in one step, ``"engine"`` for vLLM's default.
         cached_prefix: tokens at its beginning that the prefix cache has; of a prompt no longer than that, the last one is computed, and a
             note says so.
+        images, image_size: at its beginning, as :func:`costmodel.predict` takes them; the answer counts the tokens of the text after them.
         confirm: simulate the answer and one more as well.
         server: model, GPU and flags (:class:`~costmodel.planning.serving.PlanOptions`).
 
@@ -171,6 +188,8 @@ def plan_prompt(
         "every": every,
         "chunk": chunk,
         "cached_prefix": cached_prefix,
+        "images": images,
+        "image_size": image_size,
     }
     return _verified(_prompt, asked, confirm, server)
 
@@ -183,13 +202,17 @@ def _prompt(
     every: float | None,
     chunk: int | str | None,
     cached_prefix: int,
+    images: int,
+    image_size: str | Sequence[int] | None,
     confirm: bool,
     server: PlanOptions,
 ) -> SizePlan:
     """Answer :func:`plan_prompt`."""
+    pictures = images_of(server, images, image_size)
     load = checked(streams, context, 1, 1, RARE if every is None else every, cached_prefix)
-    names = ("streams", "context", "itl", "ttft", "every", "chunk", "cached_prefix", "confirm")
-    site = make_site(server, 1, dict.fromkeys(names))
+    names = ("streams", "context", "itl", "ttft", "every", "chunk", "cached_prefix", "images", "image_size", "confirm")
+    site = make_site(server, 1, dict.fromkeys(names), pictures)
+    load = replace(load, encoding=site.encoding)
     if site.info.rung == "fixed":
         raise InputError("prefill_s is the time of a prompt of one length; the longest prompt needs a model and a GPU")
     if load.prefix:
@@ -217,7 +240,11 @@ class _Question:
 
     def at(self, number: int) -> Steady:
         """Return the load with that number."""
-        return replace(self.load, **{self.unknown: number})
+        if self.unknown == "prompt":
+            return replace(self.load, prompt=number + self.load.image_tokens)
+        if self.unknown == "context":
+            return replace(self.load, context=number)
+        return replace(self.load, streams=number)
 
     def budget(self, load: Steady) -> int:
         """Return the token budget of a load."""
@@ -299,6 +326,7 @@ class _Question:
             warned=(
                 *unserved(at, None if binding == "max_model_len" else after),  # beyond that, none is to be served
                 *said,
+                *image_warnings(load.encoding.images if load.encoding else None, self.budget(load)),
                 *self._outside(reached, binding),
             ),
             feasible=True,
@@ -324,6 +352,7 @@ class _Question:
         workload[{"context": "context_tokens", "prompt": "prompt_tokens"}.get(self.unknown, self.unknown)] = None
         if load.every == RARE:
             workload["every_s"] = None
+        workload |= image_numbers(load.encoding.images if load.encoding else None)
         return SizePlan(
             **head(self.site), plan=self.plan, unknown=self.unknown, workload=workload, limits=self.slo,
             notes=(*self.site.notes, *sent(self.site, reached), *all_cached(reached)), warnings=(*self.site.warnings, *warned), **rest,
@@ -331,6 +360,7 @@ class _Question:
 
     def _sentence(self, binding: str, number: int) -> str:
         what = {"streams": "sequences", "context": "tokens of context", "prompt": "tokens of prompt"}[self.unknown]
+        what += " after its images" if self.unknown == "prompt" and self.load.encoding else ""
         if not binding:
             return f"no limit binds: {number:,} {what} are as many as are looked at"
         after = self.at(number + 1)
@@ -378,7 +408,7 @@ class _Question:
             "tpot": mean if mean < float("inf") else None,
             "ttft": ttft_s(site, load, budget) if load.prompts else None,
         }
-        if load.prompts and step_count(load.new, load.prompts, budget - load.streams) > MAX_STEPS:
+        if load.prompts and load.step_count(budget) > MAX_STEPS:
             confirm = False
         return Checked(
             value=number,

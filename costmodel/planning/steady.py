@@ -7,14 +7,17 @@ came. So the longest gap is exactly that of :func:`costmodel.simulate_interferen
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from costmodel.certainty import arrival_overheads
 from costmodel.checks import MAX_SECONDS, cached_part, positive, whole
+from costmodel.encoder import ImageLoad
 from costmodel.equations.work import Chunk, seen_tokens
+from costmodel.image_steps import image_steps
 from costmodel.planning.serving import Site
 from costmodel.simulation.clock import Clock, decode_alike
+from costmodel.simulation.encoding import Encoding
 from costmodel.spike import mixed_steps, step_count, tallest_candidates, visibility
 
 
@@ -24,9 +27,10 @@ class Steady:
 
     Attributes:
         streams, context: that decode, and tokens that each has in the KV cache.
-        prompt, prompts: tokens of a long prompt, and how many come at once; 0 prompts for none.
+        prompt, prompts: tokens of a long prompt, those of its images among them, and how many come at once; 0 prompts for none.
         every: seconds from one to the next.
         prefix: tokens of each prompt that the prefix cache has, as far as that leaves a token to compute.
+        encoding: of the images that each prompt begins with; None without any.
     """
 
     streams: int
@@ -35,6 +39,7 @@ class Steady:
     prompts: int = 0
     every: float = 10.0
     prefix: int = 0
+    encoding: Encoding | None = None
 
     @property
     def cached(self) -> int:
@@ -51,6 +56,24 @@ class Steady:
         """Token budget that takes the prompts in one step beside the streams."""
         return self.new * self.prompts + self.streams
 
+    @property
+    def image_tokens(self) -> int:
+        """Tokens of a prompt that stand for its images."""
+        return self.encoding.images.tokens if self.encoding else 0
+
+    def steps(self, budget: int) -> Iterator[list[Chunk]]:
+        """Yield the chunks of every mixed step of one injection at a token budget, in turn."""
+        room = budget - self.streams
+        if self.encoding is None:
+            return mixed_steps(self.prompt, self.prompts, room, self.cached)
+        return image_steps(self.encoding.images, self.prompt, self.prompts, budget, room, self.cached)
+
+    def step_count(self, budget: int) -> int:
+        """Return how many mixed steps that are."""
+        if self.encoding is None:
+            return step_count(self.new, self.prompts, budget - self.streams)
+        return sum(1 for _ in self.steps(budget))
+
 
 def checked(streams: int, context: int, prompt: int, prompts: int, every: float, prefix: int = 0) -> Steady:
     """Return a load, or raise :class:`InputError` for a number that cannot be."""
@@ -62,6 +85,11 @@ def checked(streams: int, context: int, prompt: int, prompts: int, every: float,
         positive(every, "every", MAX_SECONDS),
         whole(prefix, "cached-prefix", 0),
     )
+
+
+def with_images(load: Steady, images: ImageLoad | None) -> Steady:
+    """Return a load whose prompts, given without images, begin with some; how long they take is that of the site."""
+    return load if images is None else replace(load, prompt=load.prompt + images.tokens)
 
 
 def with_prefix(load: Steady) -> Steady:
@@ -93,7 +121,10 @@ def mixed_s(clock: Clock, load: Steady, chunks: Sequence[Chunk]) -> float:
         reads.append(read + sum(seen_tokens(chunk.cached, window) for chunk in alone))
     sizes = [(int(chunk.tokens), int(chunk.cached)) for chunk in chunks if chunk.tokens != 1]
     decodes += len(alone)
-    return clock.mixed(sizes, decodes, reads) if sizes else clock.decode(decodes, reads)
+    seconds = clock.mixed(sizes, decodes, reads) if sizes else clock.decode(decodes, reads)
+    if load.encoding is not None and (begun := load.encoding.images.begun(chunks, load.cached)):
+        seconds += load.encoding.seconds(begun)
+    return seconds
 
 
 def longest_gap_s(clock: Clock, load: Steady, budget: int) -> float:
@@ -101,19 +132,20 @@ def longest_gap_s(clock: Clock, load: Steady, budget: int) -> float:
     decode = decode_s(clock, load)
     if not load.prompts:
         return decode
+    if load.encoding is not None:
+        return max(decode, *(mixed_s(clock, load, chunks) for chunks in load.steps(budget)))
     steps = tallest_candidates(load.prompt, load.prompts, budget - load.streams, load.cached, clock.windows)
     return max(decode, *(mixed_s(clock, load, chunks) for chunks in steps))
 
 
 def first_step_s(clock: Clock, load: Steady, budget: int) -> float:
     """Return the time of the first mixed step, which never falls with the budget, unlike the longest one [s]."""
-    return mixed_s(clock, load, next(mixed_steps(load.prompt, load.prompts, budget - load.streams, load.cached)))
+    return mixed_s(clock, load, next(load.steps(budget)))
 
 
 def drain_s(clock: Clock, load: Steady, budget: int) -> float:
     """Return Σ T_mixed, the time of all steps of the prompts of one injection [s]."""
-    steps = mixed_steps(load.prompt, load.prompts, budget - load.streams, load.cached)
-    return math.fsum(mixed_s(clock, load, chunks) for chunks in steps)
+    return math.fsum(mixed_s(clock, load, chunks) for chunks in load.steps(budget))
 
 
 def taken_s(clock: Clock, load: Steady, budget: int) -> float:
@@ -145,8 +177,7 @@ def mean_gap_s(clock: Clock, load: Steady, budget: int) -> float:
     decode = decode_s(clock, load)
     if not load.prompts:
         return decode
-    steps = step_count(load.new, load.prompts, budget - load.streams)
-    seen = visibility(drain_s(clock, load, budget), steps, decode, load.every)
+    seen = visibility(drain_s(clock, load, budget), load.step_count(budget), decode, load.every)
     return math.inf if seen.overload else load.every / seen.gaps
 
 

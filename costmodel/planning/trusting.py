@@ -38,4 +38,5 @@ def outside(site: Site, *loads: tuple[Steady, int]) -> tuple[str, ...]:
 
 
 def _load(load: Steady, budget: int) -> Load:
-    return Load(load.prompt, load.prompts, load.streams, load.context, budget, load.every, load.cached)
+    images = load.encoding.images if load.encoding else None
+    return Load(load.prompt, load.prompts, load.streams, load.context, budget, load.every, load.cached, images)

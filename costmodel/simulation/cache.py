@@ -135,7 +135,7 @@ def _worked_out(
     return Cache(
         settings,
         int(pool.tokens(options.get("max_model_len") or own_length(deployment))),
-        hints.of_windows(seats, aside),
+        hints.of_windows(seats, aside, bool(deployment.encoder_states)),
         (said,) if said else (),
         starts if said else None,
         int(pool.blocks),

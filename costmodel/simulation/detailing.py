@@ -75,6 +75,10 @@ RUNS: dict[Callable[..., Simulation], Callable[..., Simulated]] = {
 """Function → what it runs, which takes the same arguments in the same order."""
 
 
+BY_NAME = ("cached_prefix", "images", "image_size")
+"""Arguments that those take by their names."""
+
+
 def details(simulate: Callable[..., Simulation], *arguments: Any, **options: Any) -> Details:
     """Simulate, and return every request and the course of time beside the document.
 
@@ -96,7 +100,7 @@ def details(simulate: Callable[..., Simulation], *arguments: Any, **options: Any
     bound = inspect.signature(simulate).bind(*arguments, **options)
     bound.apply_defaults()
     given = dict(bound.arguments)
-    by_name = {name: given.pop(name) for name in ("cached_prefix",) if name in given}
+    by_name = {name: given.pop(name) for name in BY_NAME if name in given}
     found = RUNS[simulate](*given.values(), **by_name)
     run = found.runs[-1]
     return Details(

@@ -25,12 +25,13 @@ def lockstep(clients: int | None, requests: int | None, spread: float, ramp: flo
     ]
 
 
-def of_windows(seats: Seats, aside: int) -> tuple[str, ...]:
+def of_windows(seats: Seats, aside: int, crossing: bool = False) -> tuple[str, ...]:
     """Say how the memory of layers with a window is counted; nothing where there are none.
 
     Args:
         seats: what a sequence takes for them.
         aside: blocks that are set aside for a prompt [blocks of the pool].
+        crossing: the states are those of an encoder.
     """
     if seats.spare:
         return (
@@ -40,9 +41,8 @@ def of_windows(seats: Seats, aside: int) -> tuple[str, ...]:
         return ()
     if all(group.states for group in seats.windowed):
         states = sum(group.states for group in seats.windowed)
-        return (
-            f"recurrent layers take {states} KV blocks of every sequence, however long it is, beside those of its tokens",
-        )
+        layers = "layers of cross-attention" if crossing else "recurrent layers"
+        return (f"{layers} take {states} KV blocks of every sequence, however long it is, beside those of its tokens",)
     return (
         "layers with a window take their KV blocks for the whole length of a sequence from its first token on, which is at most what they "
         f"need; {aside:,} blocks are set aside for one prompt being prefilled, and several at once may take more",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Unpack
 
@@ -11,6 +11,7 @@ from costmodel.hardware.errors import InputError
 from costmodel.simulation import hints, remarks
 from costmodel.simulation.cache import Background
 from costmodel.simulation.drafts import tokens_ahead
+from costmodel.simulation.encoding import image_numbers, images_of, said_of_images
 from costmodel.simulation.options import ServerOptions, truth
 from costmodel.simulation.pools import Pools
 from costmodel.simulation.prefixes import cached_tokens
@@ -37,6 +38,8 @@ def simulate_interference(
     grow: bool = False,
     injected_output: int = 1,
     cached_prefix: int = 0,
+    images: int = 0,
+    image_size: str | Sequence[int] | None = None,
     limits: Limits | None = None,
     pools: Pools | None = None,
     **server: Unpack[ServerOptions],
@@ -44,12 +47,13 @@ def simulate_interference(
     """Simulate the long-prompt experiment: streams that decode, with and without prompts that are injected among them.
 
     Args:
-        prompt, prompts: tokens of an injected prompt, and how many come at once.
+        prompt, prompts: tokens of an injected prompt, without those of its images, and how many come at once.
         streams, context: sequences that decode from beginning to end, and tokens that each has in the KV cache.
         every, first, duration: period and time of the first injection, end of the run [s].
         grow: contexts grow by a token per step; otherwise each stream stands for chats at all stages, and its context is held.
         injected_output: tokens of the answer to an injected prompt.
-        cached_prefix: tokens of an injected prompt that the prefix cache has.
+        cached_prefix: tokens of an injected prompt that the prefix cache has, those of its images first.
+        images, image_size: of every injected prompt, before its text, as :func:`costmodel.predict` takes them.
         limits: what counts as a stall.
         pools: GPUs for prefill and decode apart.
         server: model, GPU and flags (:class:`~costmodel.simulation.options.ServerOptions`). The token budget is that of one step for
@@ -63,7 +67,7 @@ def simulate_interference(
     """
     return run_interference(
         prompt, streams, context, every, first, duration, prompts, grow, injected_output, limits, pools, server,
-        cached_prefix=cached_prefix,
+        cached_prefix=cached_prefix, images=images, image_size=image_size,
     ).document  # fmt: skip
 
 
@@ -82,6 +86,8 @@ def run_interference(
     options: ServerOptions,
     *,
     cached_prefix: int = 0,
+    images: int = 0,
+    image_size: str | Sequence[int] | None = None,
     keep_times: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Simulated:
@@ -91,17 +97,20 @@ def run_interference(
     """
     options, limits, pools = check_all(options, limits, pools, simulate_interference)
     prompt, streams, context = whole(prompt, "prompt", 1), whole(streams, "streams", 1), whole(context, "context", 1)
+    pictures = images_of(options, images, image_size, pools)
+    prompt += pictures.tokens if pictures else 0
     prompts, injected_output = whole(prompts, "prompts", 1), whole(injected_output, "injected_output", 1)
     background, injected = interference(
         streams, context, prompt, every, first, duration, prompts, truth(grow, "grow"), injected_output
     )
     cached = cached_tokens(cached_prefix, prompt, options.get("prefix_caching", True))
-    injected = [replace(request, cached=cached) for request in injected]
+    count = pictures.count if pictures else 0
+    injected = [replace(request, cached=cached, images=count) for request in injected]
     options = ServerOptions(**{"asynchronous": False, **options})
     drafts, ahead = tokens_ahead(options)
     one_step = (prompt - cached) * prompts + streams * (1 + drafts)
     held = Background(streams, context + ahead, prompts, prompt + injected_output - 1)
-    server = make_server(options, prompt, one_step, held)
+    server = make_server(options, prompt, one_step, held, images=pictures)
     _check_room(server.settings, streams, context, grow, ahead)
     runs = []
     for prompted in ([], injected):
@@ -116,20 +125,21 @@ def run_interference(
     if not last.interrupted:
         warned += remarks.of_streams(last.result, last.tallies, server.settings, streams, prompts)
     spikes = [item for tally in last.tallies for item in make_spikes(tally.mixed_steps, tally.served)]
+    limited, refused = said_of_images(server.settings)
     document = Simulation(
         workload={
             "kind": "interference", "prompt_tokens": prompt, "prompts": prompts, "streams": streams, "context_tokens": context,
             "every_s": every, "first_s": first, "duration_s": duration, "grow": grow, "injected_output_tokens": injected_output,
-            "cached_prefix_tokens": cached,
+            "cached_prefix_tokens": cached, **image_numbers(pictures),
         },
         server=server_info(server, pools),
         baseline=runs[0].result,
         injected=runs[1].result if len(runs) > 1 else None,
         spikes=tuple(sorted(spikes, key=lambda item: (item.injected_s, item.time_s))) if len(runs) > 1 else (),
         interrupted=last.interrupted,
-        notes=server.notes,
+        notes=(*server.notes, *limited),
         warnings=(
-            *server.warnings, *_unfelt(options, prompt, server.settings, streams), *warned,
+            *server.warnings, *refused, *_unfelt(options, prompt, server.settings, streams), *warned,
             *of_load(server.fitted, streams, context, prompt, server.settings.token_budget, prompts, cached),
         ),
     )  # fmt: skip

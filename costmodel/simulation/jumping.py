@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from costmodel.equations.work import LocalChunks, seen_tokens
+from costmodel.equations.work import EncoderStates, LocalChunks, seen_tokens
 from costmodel.simulation.clock import Clock
 from costmodel.simulation.requests import Request, Source
 from costmodel.simulation.settings import Settings
@@ -76,7 +76,9 @@ class JumpingEngine(Engine):
         """Growing members that take a block when ``count`` mod block size is the index."""
         self.ends: list[tuple[int, int, State]] = []
         """Heap of (``count`` at the end, serial number, member)."""
-        self.windows = [follow(window) for window in clock.windows if isinstance(window, int | LocalChunks)]
+        self.windows = [
+            follow(window) for window in clock.windows if isinstance(window, int | LocalChunks | EncoderStates)
+        ]
         self.held_reads = [0.0] * len(clock.windows)
         self.steady: list[State] = []
         """Members whose context is held."""
@@ -209,7 +211,7 @@ class JumpingEngine(Engine):
             self._join()
         size, pool = self.size, self.pool
         needed = self.due[self.count % self.settings.block_tokens]
-        if needed > pool.free or (self.partial and not self._fits(needed)):
+        if needed > pool.free or (self.partial and not (self._in_order() and self._fits(needed))):
             return self._schedule_one_by_one()
         if needed:
             pool.allocate(needed)
@@ -221,7 +223,7 @@ class JumpingEngine(Engine):
         if self.waiting:
             before = len(entries)
             self._admit(entries, budget, whole=False)
-            self.blocked = len(entries) == before and not self.partial
+            self.blocked = len(entries) == before and not self.partial and not self._tries_again()
         batch = FlockBatch([], [], 0.0, 0.0, size + self.held, self.counting + self.held_counting, [], self.last_end)
         if entries or self.partial:
             self._commit(entries, batch)
@@ -252,7 +254,8 @@ class JumpingEngine(Engine):
         if batch.entries:
             running = len(self.running)
             super().read(batch)
-            self.blocked = self.blocked and len(self.running) == running
+            # What images leave when they are done may be what the first of those who wait needs.
+            self.blocked = self.blocked and len(self.running) == running and self.encoding is None
 
     def _count(self, batch: Batch) -> None:
         """Count the gaps of a step's members."""
@@ -273,15 +276,37 @@ class JumpingEngine(Engine):
                 self.partial.append(state)
             elif state.given < state.output:
                 self.joining.append(state)
+        if self.encoding is not None and len(self.partial) > 1:
+            places = {state: place for place, state in enumerate(self.running)}
+            self.partial.sort(key=places.__getitem__)
 
     def _fits(self, needed: int) -> bool:
         """Tell whether blocks last for the flock and for the running prompts."""
         budget = self.settings.token_budget - self.size - self.held
         for state in self.partial:
             tokens = min(state.known + state.placeholders - state.computed, budget)
-            budget -= tokens
+            if self.encoding is None:  # a chunk that ends before an image leaves more to those after it
+                budget -= tokens
             needed += max(self._blocks(state, state.computed + tokens) - state.held, 0)
         return needed <= self.pool.free
+
+    def _tries_again(self) -> bool:
+        """Tell whether an attempt to admit the first of those who wait changes something though it fails.
+
+        Of a preempted request's own blocks fewer are there from step to step: for more and more of its images, features are put aside.
+        """
+        return self.encoding is not None and bool((first := self.waiting.first()).pictured and first.served.preemptions)
+
+    def _in_order(self) -> bool:
+        """Tell whether nobody in the flock would have to wait for a running prompt.
+
+        Without images a running prompt is the last of those who run. One that ends a chunk before an image lets others overtake it, who
+        then decode after it, with what it leaves of the token budget.
+        """
+        if self.encoding is None or self.running[-len(self.partial) :] == self.partial:
+            return True
+        wanted = sum(state.known + state.placeholders - state.computed for state in self.partial)
+        return wanted + self.size + self.held <= self.settings.token_budget
 
     # --- the flock --------------------------------------------------------------------------------------------------------
 

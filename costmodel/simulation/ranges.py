@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from costmodel.building import roofline_parameters
 from costmodel.certainty import interval_level, range_warnings, step_interval
 from costmodel.deployment import Deployment
+from costmodel.encoder import with_encoder
 from costmodel.equations.parameters import Parameters
 from costmodel.equations.rates import CalibratedRates
 from costmodel.equations.step import step_operators
 from costmodel.equations.work import Work
-from costmodel.rungs import Load, longest_step, total_seconds
+from costmodel.rungs import Load, encoding_operators, longest_step, total_seconds
 
 Shares = tuple[float, float]
 """Ends of an interval as shares of the predicted time."""
@@ -44,11 +45,14 @@ class Fitted:
         """Return the intervals of the decode and of the longest mixed step as shares of their times; none where residuals are not known."""
         if self.level is None:
             return {}
-        roofline, found = roofline_parameters(self.deployment), {}
+        roofline, found = with_encoder(roofline_parameters(self.deployment), self.deployment, load.images), {}
+        images = {MIXED: load.encoder_work(longest_step(self.parameters, load)[0])} if load.images else {}
         for name, work in self._steps(load).items():
-            floor = total_seconds(step_operators(roofline, work))
-            interval = step_interval(self.rates.calibration, self.parameters, work, floor)
-            point = total_seconds(step_operators(self.parameters, work))
+            floor, point = (
+                total_seconds([*step_operators(each, work), *encoding_operators(each, images.get(name))])
+                for each in (roofline, self.parameters)
+            )
+            interval = step_interval(self.rates.calibration, self.parameters, work, floor, images.get(name))
             if interval is not None:
                 found[name] = interval[0] / point, interval[1] / point
         return found

@@ -6,7 +6,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 
@@ -27,6 +27,7 @@ class Request:
         held: its context does not grow: one of many chats at all stages, of which this is the mean.
         prefilled: its prompt was prefilled elsewhere: when its first token was given there; None for an ordinary request [s].
         cached: leading tokens of its prompt whose K and V are there when it is first scheduled: a prefix that others keep in the cache.
+        images: that its prompt begins with, their tokens among its own.
     """
 
     arrival: float
@@ -40,6 +41,7 @@ class Request:
     held: bool = False
     prefilled: float | None = None
     cached: int = 0
+    images: int = 0
 
 
 class Source(Protocol):
@@ -115,6 +117,33 @@ class Delayed:
     def take(self) -> Request:
         """Return the next request and forget it."""
         return heapq.heappop(self._coming)[2]
+
+    def ended(self, request: Request, time: float) -> None:
+        """Pass on that a request got its last token."""
+        self._source.ended(request, time)
+
+
+class Pictured:
+    """Requests of a source, each with images before its text.
+
+    Args:
+        source: of the requests.
+        images: of each.
+        tokens: of these images.
+    """
+
+    def __init__(self, source: Source, images: int, tokens: int) -> None:
+        self._source, self._images, self._tokens = source, images, tokens
+        self.hears = source.hears
+
+    def next_arrival(self) -> float:
+        """Return when the next request is sent [s]."""
+        return self._source.next_arrival()
+
+    def take(self) -> Request:
+        """Return the next request and forget it."""
+        request = self._source.take()
+        return replace(request, prompt=request.prompt + self._tokens, images=self._images)
 
     def ended(self, request: Request, time: float) -> None:
         """Pass on that a request got its last token."""

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from costmodel.simulation.blocks import Block, BlockPool, unused_among
+from costmodel.simulation.encoding import EncoderCache, Encoding
 from costmodel.simulation.queues import WaitQueue
 from costmodel.simulation.settings import Settings
 from costmodel.simulation.states import Batch, State
@@ -33,6 +34,10 @@ class Scheduler:
         self.longest = settings.longest
         self._after_prefill = False
         self._preempted, self._most, self._held_back = False, 0, 0
+        self.encoding = settings.encoding
+        self.features = EncoderCache(settings.encoding.most if settings.encoding else 0)
+        self._begun = 0
+        """Images that the next step is to encode."""
 
     def schedule(self) -> Batch:
         """Decide on the next step."""
@@ -69,20 +74,19 @@ class Scheduler:
 
     def _continue(self, entries: list[tuple[State, int]], budget: int, order: list[State]) -> int:
         """Schedule running requests in turn, preempting the last where blocks run out; return the tokens that are left."""
-        threshold, index = self._most, 0
+        threshold, index = self._most or budget, 0
         while index < len(order) and budget > 0:
             state = order[index]
             index += 1
-            if not state.running:
+            if not state.running or (
+                state.placeholders and state.computed + 2 - state.placeholders >= state.total
+            ):  # the step under way gives its last token
                 continue
-            if state.placeholders and state.computed + 2 - state.placeholders >= state.total:
-                continue  # the step under way gives its last token
-            tokens = state.known + state.placeholders - state.computed + state.drafts
-            if 0 < threshold < tokens:
-                tokens = threshold
-            tokens = min(tokens, budget)
+            tokens = min(state.known + state.placeholders - state.computed + state.drafts, budget, threshold)
             if self.settings.max_model_len is not None and not state.request.standing:
                 tokens = min(tokens, self.settings.max_model_len - state.computed - 1)
+            if state.computed < state.pictured and tokens > 0:
+                tokens = self._encodable(state, state.computed, tokens)
             if tokens <= 0:
                 continue
             needed = self._needed(state, tokens)
@@ -95,6 +99,7 @@ class Scheduler:
                 if given is not None:
                     entries.remove(given)
                     budget += given[1]
+                    self._forget(victim)
                 self._preempt(victim)
                 if victim is state:
                     break
@@ -104,6 +109,8 @@ class Scheduler:
                 self.pool.allocate(needed)
                 state.held += needed
             self._hold(state, min(state.computed + tokens, state.known))
+            if state.begun:
+                self._encode(state)
             entries.append((state, tokens))
             budget -= tokens
         return budget
@@ -116,6 +123,8 @@ class Scheduler:
     def _preempt(self, state: State) -> None:
         """Take a request's blocks; it starts again from what the prefix cache still holds, its output so far included."""
         self._release(state)
+        self._let_go(state)
+        state.begun = []
         state.running = False
         state.computed = state.placeholders = state.drafts = 0
         state.stale = state.in_flight
@@ -134,7 +143,6 @@ class Scheduler:
             self._held_back += 1
             return
         self._held_back = 0
-        threshold = self._most
         skipped: list[State] = []
         while budget > 0 and waiting and len(self.running) < settings.max_num_seqs:
             state = waiting.first()
@@ -142,22 +150,16 @@ class Scheduler:
                 skipped.append(waiting.pop())
                 continue
             hits, own, cached = self._there(state)
-            tokens = state.known - cached
-            if whole:
-                if tokens > budget and entries:
-                    break
-            else:
-                if 0 < threshold < tokens:
-                    tokens = threshold
-                if not settings.chunked_prefill and tokens > budget:
-                    break
-                tokens = min(tokens, budget)
+            tokens = self._first_tokens(state, cached, budget, whole, bool(entries))
+            if not tokens:
+                break
             taken = unused_among(hits) + own + (settings.watermark_blocks if self.running else 0)
             needed = self._blocks(state, cached + tokens) - len(hits) - own
             most = needed
             if settings.reserve_full_prompt:
                 most = max(needed, self._blocks(state, int(min(state.known, self.longest))) - len(hits) - own)
             if most + taken > pool.free:
+                self._let_go(state)
                 break
             pool.touch(hits)
             self._take_back(state, len(hits), own)
@@ -168,11 +170,27 @@ class Scheduler:
             waiting.pop()
             state.running = True
             self.running.append(state)
+            if state.begun:
+                self._encode(state)
             entries.append((state, tokens))
             budget -= tokens
             if math.isnan(state.served.scheduled):
                 state.served.scheduled, state.served.cached = self.now, cached
         waiting.put_back(skipped)
+
+    def _first_tokens(self, state: State, cached: int, budget: int, whole: bool, others: bool) -> int:
+        """Return the tokens of a waiting request that the next step can compute, beside ``others`` or not; 0 where it has to wait."""
+        tokens = state.known - cached
+        if whole:
+            if tokens > budget and others:
+                return 0
+        else:
+            if 0 < self._most < tokens:
+                tokens = self._most
+            if not self.settings.chunked_prefill and tokens > budget:
+                return 0
+            tokens = min(tokens, budget)
+        return self._encodable(state, cached, tokens) if state.pictured else tokens
 
     def _there(self, state: State) -> tuple[list[Block], int, int]:
         """Return the blocks of a shared prefix and of the request itself that are still there, and the tokens that need no computing."""
@@ -198,6 +216,61 @@ class Scheduler:
             if sampled:
                 state.given += 1
                 state.placeholders += ahead
+        if self._begun:
+            batch.images, self._begun = self._begun, 0
+            for state, _ in entries:
+                state.begun = []
+
+    # --- images -----------------------------------------------------------------------------------------------------------
+
+    def _encodable(self, state: State, computed: int, tokens: int) -> int:
+        """Return the tokens of a request after ``computed`` that the next step can compute, and note the images to be encoded for them."""
+        encoding, features = self.encoding, self.features
+        if encoding is None:
+            return tokens
+        if encoding.images.crosses:  # keys and values of all images are made before the first token
+            state.begun = [] if state.running else list(range(state.request.images))
+            return tokens
+
+        def known(index: int) -> bool:
+            found = features.find((state.serial, index))
+            if found and index not in state.images:
+                state.images.append(index)
+            return found
+
+        def fits(images: int) -> bool:
+            return self._begun + images <= encoding.most and features.makes_room(images)
+
+        tokens, state.begun = encoding.images.encodable(state.request.images, computed, tokens, known, fits)
+        return tokens
+
+    def _encode(self, state: State) -> None:
+        """Encode a request's images in the next step, and keep their features for it."""
+        self._begun += len(state.begun)
+        if self.encoding is None or self.encoding.images.crosses:
+            return
+        for index in state.begun:
+            self.features.take((state.serial, index))
+        state.images += state.begun
+
+    def _forget(self, victim: State) -> None:
+        """Encode no images of a request that was scheduled for the next step and has to make way."""
+        self._begun -= len(victim.begun)
+        for index in victim.begun:
+            self.features.forget((victim.serial, index))
+
+    def _let_go(self, state: State, done: float = math.inf) -> None:
+        """Leave the features of the first ``done`` of a request's images to whoever needs the room."""
+        for index in [index for index in state.images if index < done]:
+            self.features.let_go((state.serial, index))
+            state.images.remove(index)
+
+    def _pass_images(self, batch: Batch, encoding: Encoding) -> None:
+        """After a step: let go of the images whose tokens are all computed (``_free_encoder_inputs``)."""
+        each = encoding.images.each.tokens
+        for state, _, _ in batch.entries:
+            if state.images:
+                self._let_go(state, (state.computed - state.placeholders) // each)
 
     # --- blocks -----------------------------------------------------------------------------------------------------------
 

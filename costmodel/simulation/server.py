@@ -10,10 +10,12 @@ from costmodel.calibrations import choose_calibration
 from costmodel.certainty import arrival_overheads, calibration_notes, rate_warnings
 from costmodel.checks import choice, positive, whole
 from costmodel.deployment import Deployment, deploy
+from costmodel.encoder import ImageLoad, with_encoder, with_states
 from costmodel.engine import default_max_num_seqs, default_token_budget
 from costmodel.equations.rates import CalibratedRates
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import InputError, shown
+from costmodel.image_documents import image_notes
 from costmodel.memory import NOTHING
 from costmodel.memory.blocks import BLOCK_TOKENS
 from costmodel.memory.engines import default_settings
@@ -21,6 +23,7 @@ from costmodel.simulation import hints
 from costmodel.simulation.cache import Background, cache_of
 from costmodel.simulation.clock import Clock, FixedClock, StepClock, decode_alike
 from costmodel.simulation.drafts import drafted
+from costmodel.simulation.encoding import encoding_of
 from costmodel.simulation.options import ONE_STEP, ServerOptions
 from costmodel.simulation.ranges import Fitted
 from costmodel.simulation.results import ServerInfo
@@ -64,6 +67,7 @@ def make_server(
     budget: int | None = None,
     background: Background | None = None,
     typical: Callable[[Step], float] | None = None,
+    images: ImageLoad | None = None,
 ) -> Server:
     """Build a server.
 
@@ -75,6 +79,7 @@ def make_server(
             set, it is vLLM's default, or as many as this takes.
         typical: returns the time of a typical decode step, given what returns that of any; None for requests that are
             with the engine as soon as they are sent.
+        images: that prompts begin with, as :func:`~costmodel.simulation.encoding.images_of` gives them.
 
     Raises:
         InputError: an option is out of range, or they contradict each other.
@@ -120,13 +125,18 @@ def make_server(
         if fitted is None:
             warnings.append("no calibration in use: steps at datasheet rates, a floor; measured ones take longer")
         rates = CalibratedRates(fitted) if fitted else None
-        clock = StepClock(parameters := build_parameters(deployment, rates))
+        deployment = with_states(deployment, images)
+        parameters = with_encoder(build_parameters(deployment, rates), deployment, images, rates)
+        clock = StepClock(parameters)
         if rates is not None:
             trusted = Fitted(rates, parameters, deployment)
             notes += calibration_notes(fitted, options.get("engine", "vllm"))
             warnings += rate_warnings(rates)
         rung = "calibrated" if fitted else "roofline"
     settings = _settings(options, deployment, budget, background, scheduler, policy)
+    if deployment is not None and images is not None and isinstance(clock, StepClock):
+        settings = replace(settings, encoding=encoding_of(clock.parameters, images, settings))
+        notes += image_notes(deployment, images, fitted)
     speculative = drafted(options, deployment, rates, clock)
     if speculative is not None:
         settings = replace(settings, drafting=speculative.drafting, asynchronous=False)

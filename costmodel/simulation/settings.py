@@ -10,6 +10,7 @@ from costmodel.simulation.seats import NO_SEATS, Seats
 
 if TYPE_CHECKING:
     from costmodel.simulation.drafting import Drafting
+    from costmodel.simulation.encoding import Encoding
 
 Scheduler = Literal["vllm", "prefill-first", "separate", "sarathi"]
 SCHEDULERS: tuple[str, ...] = get_args(Scheduler)
@@ -43,6 +44,7 @@ class Settings:
             long as any wait, and of decodes otherwise) or ``separate`` (the two kinds of steps in turns).
         seats: blocks that a sequence takes for layers with a window.
         drafting: speculative decoding; None for none.
+        encoding: of images; None without any.
     """
 
     token_budget: int
@@ -62,6 +64,7 @@ class Settings:
     scheduler: Scheduler = "vllm"
     seats: Seats = NO_SEATS
     drafting: Drafting | None = None
+    encoding: Encoding | None = None
 
     @property
     def drafted(self) -> int:

@@ -13,10 +13,11 @@ from typing import Unpack
 from costmodel.checks import positive, whole
 from costmodel.hardware.errors import InputError, shown
 from costmodel.simulation import hints, remarks
+from costmodel.simulation.encoding import image_numbers, images_of, said_of_images
 from costmodel.simulation.options import ServerOptions, check_options
 from costmodel.simulation.pools import Pools, pools_info
 from costmodel.simulation.ranges import of_load
-from costmodel.simulation.requests import Listed, Request, Source
+from costmodel.simulation.requests import Listed, Pictured, Request, Source
 from costmodel.simulation.results import ServerInfo, Simulation, prefix_use
 from costmodel.simulation.running import Limits, Run, run_source
 from costmodel.simulation.server import Server, make_server
@@ -49,6 +50,8 @@ def simulate_load(
     think: float = 0.0,
     ramp: float = 0.0,
     seed: int = 0,
+    images: int = 0,
+    image_size: str | Sequence[int] | None = None,
     limits: Limits | None = None,
     pools: Pools | None = None,
     **server: Unpack[ServerOptions],
@@ -61,9 +64,10 @@ def simulate_load(
         burstiness: 1 for a Poisson process; shape of the gamma distribution of the gaps otherwise, as in ``vllm bench serve``.
         requests: in all; None for ten per client, or 1,000 at a rate.
         duration: of the arrivals at a rate, instead of a number of requests [s].
-        prompt, output, spread: lengths are uniform in [(1 − spread)·L, L] [tokens].
+        prompt, output, spread: lengths are uniform in [(1 − spread)·L, L], images not counted [tokens].
         think, ramp: pause of a client before it asks again; time over which the clients begin [s].
         seed: of lengths and arrivals.
+        images, image_size: of every prompt, before its text, as :func:`costmodel.predict` takes them; no two are alike.
         limits: of the goodput, and of stalls.
         pools: GPUs for prefill and decode apart.
         server: model, GPU and flags (:class:`~costmodel.simulation.options.ServerOptions`).
@@ -75,8 +79,9 @@ def simulate_load(
         InputError: a name, number or combination that cannot be.
     """
     return run_load(
-        clients, rate, burstiness, requests, duration, prompt, output, spread, think, ramp, seed, limits, pools, server
-    ).document
+        clients, rate, burstiness, requests, duration, prompt, output, spread, think, ramp, seed, limits, pools, server,
+        images=images, image_size=image_size,
+    ).document  # fmt: skip
 
 
 def run_load(
@@ -95,6 +100,8 @@ def run_load(
     pools: Pools | None,
     options: ServerOptions,
     *,
+    images: int = 0,
+    image_size: str | Sequence[int] | None = None,
     keep_times: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Simulated:
@@ -103,6 +110,7 @@ def run_load(
     if (clients is None) == (rate is None):
         raise InputError("give either clients (a closed loop) or a rate (requests per second)")
     prompt, output = whole(prompt, "prompt", 1), whole(output, "output", 1)
+    pictures = images_of(options, images, image_size, pools)
     requests = None if requests is None else whole(requests, "requests", 1)
     source: Source
     if clients is not None:
@@ -128,19 +136,22 @@ def run_load(
             seed=seed,
         )
         most = len(listed)
-    server = make_server(options, prompt, typical=partial(step_of_load, most, rate, prompt, output))
+    if pictures is not None:
+        source, prompt = Pictured(source, pictures.count, pictures.tokens), prompt + pictures.tokens
+    server = make_server(options, prompt, typical=partial(step_of_load, most, rate, prompt, output), images=pictures)
     run = run_source(server, source, limits, math.inf, None, 0, pools, keep_times, progress)
+    limited, refused = said_of_images(server.settings)
     document = Simulation(
         workload={
             "kind": "load", "clients": clients, "rate_per_s": rate, "burstiness": None if rate is None else _written(burstiness),
             "requests": requests, "duration_s": duration, "prompt_tokens": prompt, "output_tokens": output, "spread": spread,
-            "think_s": think, "ramp_s": ramp, "seed": seed,
+            "think_s": think, "ramp_s": ramp, "seed": seed, **image_numbers(pictures),
         },
         server=server_info(server, pools),
         result=run.result,
         interrupted=run.interrupted,
-        notes=(*server.notes, *hints.lockstep(clients, requests, spread, ramp)),
-        warnings=(*server.warnings, *_said(run, arrivals=clients is None)),
+        notes=(*server.notes, *limited, *hints.lockstep(clients, requests, spread, ramp)),
+        warnings=(*server.warnings, *refused, *_said(run, arrivals=clients is None)),
     )  # fmt: skip
     return Simulated(document, (run,))
 

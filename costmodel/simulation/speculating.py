@@ -47,7 +47,7 @@ class SpeculatingEngine(Engine):
             for index, window in enumerate(windows):
                 reads[index] += chunk_kv(tokens, cached, window)
                 pairs[index] += attended_pairs(tokens, cached, window)
-        duration = passes.seconds(chunks, Rows(decodes, drafted, reads, pairs, later))
+        duration = passes.seconds(chunks, Rows(decodes, drafted, reads, pairs, later)) + self._encoding_seconds(batch)
         batch.start, batch.end = time, time + duration
         self.last_end = batch.end
         tally = self.tally
@@ -65,6 +65,8 @@ class SpeculatingEngine(Engine):
 
     def read(self, batch: Batch) -> None:
         """Take what a step gave: to each request a token and the drafts that were accepted; take back the others."""
+        if self.encoding is not None:
+            self._pass_images(batch, self.encoding)
         gaps: dict[float, int] = {}
         ended: list[State] = []
         for (state, tokens, _), sampled in zip(batch.entries, batch.sampled, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from costmodel.simulation.blocks import Block, Key, Run
 from costmodel.simulation.requests import Request
@@ -22,12 +22,15 @@ class State:
         held: blocks; ``full`` of them could be found again, the first of those, in ``shared``, by others too; ``seat`` of them for windows.
         drafts: tokens that were drafted for its next step.
         credit: what its accepted drafts are short of their mean, where they are even.
+        pictured: tokens at the beginning of the prompt that stand for images; ``images`` are those whose features are kept for it,
+            ``begun`` those that the next step is to encode.
         left: what is free but still holds this request's tokens, after a preemption.
     """
 
     __slots__ = (
-        "base", "computed", "credit", "drafts", "end_at", "full", "given", "held", "in_flight", "in_flock", "joined", "known", "left",
-        "output", "placeholders", "prefix", "prompt", "request", "running", "seat", "serial", "served", "shared", "stale", "total",
+        "base", "begun", "computed", "credit", "drafts", "end_at", "full", "given", "held", "images", "in_flight", "in_flock",
+        "joined", "known", "left", "output", "pictured", "placeholders", "prefix", "prompt", "request", "running", "seat",
+        "serial", "served", "shared", "stale", "total",
     )  # fmt: skip
 
     def __init__(self, request: Request, served: Served, serial: int, output: int, prefix: list[Key]) -> None:
@@ -38,6 +41,9 @@ class State:
         self.computed = self.placeholders = self.in_flight = self.stale = self.given = self.held = self.full = 0
         self.seat = self.drafts = 0
         self.credit = 0.0
+        self.pictured = 0
+        self.images: list[int] = []
+        self.begun: list[int] = []
         self.shared: list[Block] = []
         self.prefix = prefix
         self.left: list[Run] = []
@@ -60,6 +66,8 @@ class Batch:
     """Whether each gives a token: not those that go on with their prompt."""
     start: float = 0.0
     end: float = 0.0
+    images: int = field(default=0, kw_only=True)
+    """That are encoded in it."""
 
     @property
     def empty(self) -> bool:

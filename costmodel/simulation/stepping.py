@@ -205,6 +205,8 @@ class Engine(Scheduler):
         served = Served(request)
         self.tally.served.append(served)
         state = State(request, served, self.serials, self._output(request), self._prefix(request))
+        if request.images and self.encoding is not None:
+            state.pictured = request.images * self.encoding.images.each.tokens
         state.seat = self.settings.seats.of(request.prompt + 1 if request.held else state.total)
         self.serials += 1
         if request.prefilled is not None:
@@ -257,6 +259,8 @@ class Engine(Scheduler):
                 else:
                     reads[index] += seen_tokens(cached, window)
         duration = clock.mixed(chunks, decodes, reads) if chunks else clock.decode(decodes, reads)
+        if batch.images:
+            duration += self._encoding_seconds(batch)
         batch.start, batch.end = time, time + duration
         self.last_end = batch.end
         tally = self.tally
@@ -268,8 +272,14 @@ class Engine(Scheduler):
                 prompts = tuple((state.serial, tokens) for state, tokens, _ in batch.entries if tokens > 1)
                 tally.mixed_steps.append(MixedStep(batch.end, duration, decodes, prompts))
 
+    def _encoding_seconds(self, batch: Batch) -> float:
+        """Return how much longer a step takes for the images that it encodes [s]."""
+        return self.encoding.seconds(batch.images) if self.encoding is not None and batch.images else 0.0
+
     def read(self, batch: Batch) -> None:
         """Take what a step gave: tokens, and with the last one the end of a request."""
+        if self.encoding is not None:
+            self._pass_images(batch, self.encoding)
         gaps: dict[float, int] = {}
         ended: list[State] = []
         for (state, tokens, _), sampled in zip(batch.entries, batch.sampled, strict=True):

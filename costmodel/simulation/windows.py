@@ -1,4 +1,4 @@
-"""What a flock of decoding requests reads in layers with a sliding window, or with local chunks."""
+"""What a flock of decoding requests reads in layers with a sliding window, with local chunks, or with cross-attention."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import heapq
 from dataclasses import dataclass, field
 
 from costmodel.equations.work import EncoderStates, LocalChunks
-from costmodel.hardware.errors import InputError
 
 
 @dataclass(slots=True)
@@ -113,12 +112,38 @@ class Local:
         self.starts[at] += members
 
 
-def follow(window: int | LocalChunks | EncoderStates) -> Window | Local:
-    """Return what keeps account of a flock's reads in layers with this window.
+@dataclass(slots=True)
+class States:
+    """What the flock reads in layers of cross-attention: a member's encoder states, however long it is.
 
-    Raises:
-        InputError: cross-attention, whose encoder a simulation does not have.
+    Attributes:
+        states: E of a member.
+        read: of all members.
+        growing: members that read more from step to step: none.
     """
+
+    states: int
+    read: int = 0
+    growing: int = 0
+
+    def join(self, computed: int, count: int) -> None:
+        """Add a member."""
+        self.read += self.states
+
+    def leave(self, computed: int, count: int) -> None:
+        """Take a member out."""
+        self.read -= self.states
+
+    def advance(self, steps: int, count: int) -> None:
+        """Let steps pass: nothing changes."""
+
+    def steps_left(self, count: int) -> int:
+        """Return the steps until something changes: without end."""
+        return 1 << 40
+
+
+def follow(window: int | LocalChunks | EncoderStates) -> Window | Local | States:
+    """Return what keeps account of a flock's reads in layers with this window."""
     if isinstance(window, EncoderStates):
-        raise InputError("requests that attend to an encoder's states are not simulated")
+        return States(int(window.size))
     return Local(window.size) if isinstance(window, LocalChunks) else Window(window)

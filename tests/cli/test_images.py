@@ -90,6 +90,13 @@ def test_the_formula_has_the_terms_of_the_encoder() -> None:
         ),
         (f"predict {GEMMA} --images 100000", "images must be at most 10000"),
         (f"formula spike {GEMMA} --images 1 --chunk 512", "leave out --chunk"),
+        ("simulate interference --images 1", "Llama-3.1-8B takes no images here"),
+        ("simulate load --rate 1 --images 1", "Llama-3.1-8B takes no images here"),
+        (f"simulate load {GEMMA} --rate 1 --image-size 10x10", "image-size needs images (--images N)"),
+        (
+            "simulate load --rate 1 --images 1 --decode-ms 10 --prefill-ms 100",
+            "fixed step times say nothing of images: leave out --images",
+        ),
         (f"formula {GEMMA} --images 1 --solve prompt --spike-ms 50", "--solve is for prompts without images"),
     ],
 )
@@ -100,3 +107,30 @@ def test_refusals(command: str, said: str) -> None:
 def test_other_commands_refuse_whisper(tmp_path: Path) -> None:
     said = refusal(f"simulate load {saved(tmp_path, WHISPER)} --rate 1")
     assert "encodes audio for every request, which only `costmodel predict` counts so far" in said
+
+
+@pytest.mark.parametrize("command", ["interference --duration 2 --first 1", "load --rate 5 --requests 5 --output 5"])
+def test_simulations_have_images(command: str) -> None:
+    command = f"simulate {command} {GEMMA} --prompt 300 --images 2 --image-size 1024x768"
+    text = " ".join(printed(command).split())
+    assert "300 tokens and 2 images of 1,024 × 768 pixels (520 tokens more)" in text
+    assert "note: images: encoded at the efficiencies of the decoder's kernels" in text
+    work = document(f"{command} --json")["workload"]
+    assert {name: value for name, value in work.items() if "image" in name or name == "prompt_tokens"} == {
+        "prompt_tokens": 820, "images": 2, "image_width": 1024, "image_height": 768, "image_tokens": 520
+    }  # fmt: skip
+
+
+def test_the_figure_of_a_simulation_has_the_predicted_height(tmp_path: Path) -> None:
+    from costmodel import predict
+    from costmodel.cli.simulate_figures import _predicted
+    from costmodel.simulation.interfering import run_interference
+
+    target = tmp_path / "figure.svg"
+    asked = f"simulate interference {GEMMA} --prompt 300 --images 2 --chunk 400 --duration 2 --first 1"
+    assert run(f"{asked} --plot {target}").exit_code == 0
+    assert target.stat().st_size > 1000
+    options = {"model": "gemma-3-4b-it", "chunk": 400}
+    found = run_interference(300, 32, 500, 10.0, 1.0, 2.0, 1, False, 1, None, None, options, images=2)  # type: ignore[arg-type]
+    height = predict(300, model="gemma-3-4b-it", images=2, chunk=400).spike.height_s
+    assert _predicted(found.runs[-1], found.document) == pytest.approx(height, rel=1e-9)

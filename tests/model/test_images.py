@@ -100,8 +100,8 @@ def test_the_prefix_cache_saves_the_encoding_too():
 
 def test_the_spike_under_a_budget_is_the_step_with_the_images():
     whole = predict(3000, model=GEMMA, images=2, streams=8)
-    chunked = predict(3000, model=GEMMA, images=2, streams=8, chunk=520)
-    plain = predict(3520, model=GEMMA, streams=8, chunk=520)
+    chunked = predict(3000, model=GEMMA, images=2, streams=8, chunk=528)
+    plain = predict(3520, model=GEMMA, streams=8, chunk=528)
     assert chunked.spike.chunks == plain.spike.chunks == 7
     assert chunked.spike.height_s < whole.spike.height_s
     assert chunked.spike.height_s > plain.spike.height_s

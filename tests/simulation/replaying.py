@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from costmodel.simulation.clock import FixedClock
+from costmodel.simulation.encoding import Encoding
 from costmodel.simulation.requests import Request
 from costmodel.simulation.settings import Settings
 from costmodel.simulation.states import Batch, State
@@ -37,12 +39,22 @@ def settings_of(recording: Recording) -> Settings:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Images:
+    """What a recording does not hold of its requests' images: the engine's limits, how many each has, and how many every call encoded."""
+
+    encoding: Encoding
+    counts: Sequence[int]
+    encoded: Sequence[int]
+
+
 class Counted:
     """The requests of a recording: each comes before a certain call of ``schedule()``, whatever the clock says."""
 
     hears = False
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, images: Images | None = None) -> None:
+        self._images = images
         self._left = list(reversed(recording.requests))
         self._block = recording.settings.block_tokens
         self.calls = 0
@@ -60,8 +72,9 @@ class Counted:
     def take(self) -> Request:
         """Return the next request; its arrival is its number, which is how ties under ``priority`` are broken."""
         each = self._left.pop()
+        images = self._images.counts[each.id] if self._images else 0
         return Request(
-            float(each.id), each.prompt, each.output, "r", each.priority, tuple(each.prefix), self._block
+            float(each.id), each.prompt, each.output, "r", each.priority, tuple(each.prefix), self._block, images=images
         )  # fmt: skip
 
     def ended(self, request: Request, time: float) -> None:
@@ -71,9 +84,11 @@ class Counted:
 class Replay(Engine):
     """An engine that keeps what it does in the form of a recording, by the number of the call."""
 
-    def __init__(self, recording: Recording) -> None:
-        self._counted = Counted(recording)
-        super().__init__(settings_of(recording), FixedClock(1, 1, 1), self._counted, Tally())
+    def __init__(self, recording: Recording, images: Images | None = None) -> None:
+        self._counted = Counted(recording, images)
+        settings = replace(settings_of(recording), encoding=images.encoding if images else None)
+        super().__init__(settings, FixedClock(1, 1, 1), self._counted, Tally())
+        self.encoded: dict[int, int] = {}
         self.steps: dict[int, tuple[Scheduled, ...]] = {}
         self.preempted: dict[int, tuple[int, ...]] = {}
         self.free_blocks: dict[int, int] = {}
@@ -88,6 +103,7 @@ class Replay(Engine):
         self._counted.calls += 1
         self.steps[call] = tuple((state.serial, tokens, cached) for state, tokens, cached in batch.entries)
         self.free_blocks[call] = self.pool.free
+        self.encoded[call] = batch.images
         self._under_way[id(batch)] = batch, call
         return batch
 
@@ -108,14 +124,15 @@ class Replay(Engine):
         return self._counted.skip()
 
 
-def differences(recording: Recording) -> Iterator[str]:
+def differences(recording: Recording, images: Images | None = None) -> Iterator[str]:
     """Yield what differs between a recording and its replay, the first call first."""
-    replay = Replay(recording)
+    replay = Replay(recording, images)
     replay.run()
     for call, expected in enumerate(recording.steps):
         facts = (
             ("scheduled (request, tokens, cached)", expected, replay.steps.get(call, ())),
             ("preempted", tuple(recording.preempted[call]), replay.preempted.get(call, ())),
+            *([("images", images.encoded[call], replay.encoded.get(call, 0))] if images else []),
         )
         for what, theirs, ours in facts:
             if theirs != ours:
