@@ -109,4 +109,4 @@ def _rotary_width(kind: LayerKind) -> float:
     attention = kind.attention
     if attention.kind == "none":
         return 0.0
-    return float(attention.rope_head_dim if attention.kind == "mla" else attention.head_dim)
+    return float(attention.rope_head_dim or attention.head_dim)

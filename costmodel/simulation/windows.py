@@ -5,8 +5,10 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
+from costmodel.equations.compressed import Compressed
 from costmodel.equations.work import EncoderStates, LocalChunks
 from costmodel.hardware.errors import InputError
+from costmodel.simulation.entries import Entries
 
 
 @dataclass(slots=True)
@@ -113,7 +115,7 @@ class Local:
         self.starts[at] += members
 
 
-def follow(window: int | LocalChunks | EncoderStates) -> Window | Local:
+def follow(window: int | LocalChunks | Compressed | EncoderStates) -> Window | Local | Entries:
     """Return what keeps account of a flock's reads in layers with this window.
 
     Raises:
@@ -121,4 +123,6 @@ def follow(window: int | LocalChunks | EncoderStates) -> Window | Local:
     """
     if isinstance(window, EncoderStates):
         raise InputError("requests that attend to an encoder's states are not simulated")
+    if isinstance(window, Compressed):
+        return Entries(window)
     return Local(window.size) if isinstance(window, LocalChunks) else Window(window)
