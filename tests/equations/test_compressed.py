@@ -1,10 +1,14 @@
 """Sums over compressed keys against plain counts, and a step of DeepSeek-V4 by hand."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from costmodel.architecture.families import architecture_from_config
 from costmodel.building.parameters import build_parameters
-from costmodel.deployment import deploy
+from costmodel.deployment import deploy, deploy_architecture
 from costmodel.equations.compressed import Compressed
 from costmodel.equations.step import step_operators
 from costmodel.equations.textbook import _causal_area
@@ -106,6 +110,35 @@ def test_matrices_by_hand():
     assert found["compressor.2"].flops == 20 * 2 * 4096 * 1024
     assert found["indexer.compressor"].flops == 21 * 2 * 4096 * 512
     assert found["lm_head"].flops == 2 * 4096 * 129_280
+
+
+COUNTED = {
+    "qkv_a_proj": 5 * (3_538_944 + 2_064_384),
+    "q_b_proj": 5 * 6_193_152,
+    "o_a_proj": 5 * 4_423_680,
+    "o_proj": 5 * 4_423_680,
+    "router": 5 * 516_096,
+    "shared_expert.gate_up_proj": 5 * 2 * 2_949_120,
+    "shared_expert.down_proj": 5 * 2_949_120,
+    "hyper_connections": 5 * 2 * 3_317_760,
+    "hyper_connections.head": 663_552,
+    "compressor": 2 * 2 * 7_077_888,
+    "indexer.wq_b": 2 * 2_580_480,
+    "indexer.weights_proj": 2 * 368_640,
+    "indexer.compressor": 2 * 2 * 3_538_944,
+}
+"""FLOPs of DeepseekV4ForCausalLM (transformers 5.19.0) for 384 tokens, counted by torch's FlopCounterMode in each of its modules: the small
+shape of reference_counts.json, 5 layers of which 2 have m = 4. lm_head: 73,728,000 for all tokens."""
+
+
+def test_matrices_equal_the_flops_of_the_transformers_class():
+    text = (Path(__file__).parents[1] / "architecture" / "reference_counts.json").read_text(encoding="utf-8")
+    config = json.loads(text)["models"]["deepseek_v4"]["config"]
+    parameters = build_parameters(deploy_architecture(architecture_from_config(config, "small"), "h200"))
+    found = step_operators(parameters, make_work([Chunk(384)], [], parameters.windows))
+    flops = {item.name: item.flops for item in found}
+    assert {name: flops[name] for name in COUNTED} == COUNTED
+    assert flops["lm_head"] == 73_728_000 / 384
 
 
 def test_a_prompt_by_hand():
