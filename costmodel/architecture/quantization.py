@@ -146,9 +146,11 @@ def with_experts(quantization: Quantization, name: str) -> Quantization:
         )
         for rule in quantization.rules
     ]
+    method = quantization.method
     if all(rule.targets is None for rule in rules):
         rules.insert(0, Rule(PLAIN_FORMATS[name], NamePatterns(("experts",))))
-    return replace(quantization, rules=tuple(rules))
+        method += f" {name.upper()}"
+    return replace(quantization, method=method, rules=tuple(rules))
 
 
 PLAIN: Final = Quantization()

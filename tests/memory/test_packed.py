@@ -5,13 +5,17 @@ Expected numbers are those of ``get_kv_cache_groups``, ``_get_kv_cache_bytes_per
 vllm/models/deepseek_v4 registers for each layer, for 65,536 tokens of which 16,384 are in flight.
 """
 
+from dataclasses import replace
+
 import pytest
 
 import costmodel
 from costmodel.deployment import deploy
 from costmodel.hardware.errors import UnsupportedError
+from costmodel.memory.activations import activation_parts
 from costmodel.memory.blocks import block_bytes, kv_groups, sequence_blocks, stage_groups
 from costmodel.memory.packed import _repeats
+from costmodel.memory.weights import loaded_weight_rows
 
 FLASH_8 = [
     (22, 64, 823_680, 259),
@@ -94,3 +98,24 @@ def test_what_is_not_known_of_other_engines_is_refused():
     for options in ({"engine": "sglang"}, {"engine": "trtllm"}, {"hybrid_kv_cache": False}):
         with pytest.raises(UnsupportedError, match="compresses keys"):
             costmodel.plan_memory(model="DeepSeek-V4-Flash", gpu="h200", tp=4, **options)
+
+
+def test_rotary_tables_are_two_in_32_bits():
+    """Flash has layers with and without compressed keys, 2²⁰ rows of 64 each; Pro has none without."""
+    for model, tables in (("DeepSeek-V4-Flash", 2), ("DeepSeek-V4-Pro", 1)):
+        rows = {row.module: row for row in loaded_weight_rows(deploy(model, "h200", tp=8), 0)}
+        assert rows["rotary tables"].bytes == tables * 2**20 * 64 * 4
+
+
+def test_activations_hold_four_residual_streams_and_64_heads():
+    """8,192 tokens: 2·64 heads of 512, and the streams before and after, and one vector of d."""
+    deployment = deploy("DeepSeek-V4-Flash", "h200", tp=8)
+    layers = activation_parts(deployment, 8192, 1)[0]
+    without = replace(
+        deployment,
+        architecture=replace(
+            deployment.architecture, kinds=tuple(replace(kind, residuals=1) for kind in deployment.architecture.kinds)
+        ),
+    )
+    assert layers - activation_parts(without, 8192, 1)[0] == 8192 * 2 * 6 * 4096
+    assert layers >= 8192 * 2 * (2 * 64 * 512 + 9 * 4096)
