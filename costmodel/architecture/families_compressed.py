@@ -77,7 +77,7 @@ def _deepseek_v4(config: ConfigReader, expert_dtype: str) -> Blueprint:
     experts = replace(experts, shared_intermediate=shared * width)
     corrected = replace(experts, router_bias=config.text("topk_method", "noaux_tc") == "noaux_tc")
     hashed = config.integer("num_hash_layers", default=0, least=0)
-    residuals = config.integer("hc_mult")
+    residuals = config.integer("hc_mult", least=2)
     # Of each half of a layer: n + n + n² biases and three scales; after the last layer n biases and one scale.
     scalars = 2 * (residuals * (2 + residuals) + 3)
     layers = tuple(
