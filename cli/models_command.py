@@ -188,6 +188,8 @@ def _halves(kind: LayerKind) -> list[str]:
     attention, found = kind.attention, []
     if attention.kind == "mla":
         found.append("sparse MLA" if attention.top_k else "MLA")
+    elif attention.compression:
+        found.append("chosen compressed" if attention.top_k else "compressed")
     elif attention.kind == "gqa":
         found.append(_reach_word(attention.window))
     if kind.cross is not None:
@@ -228,8 +230,8 @@ def _describe_mixer(kind: LayerKind) -> str:
     if state is not None:
         name = {"gdn": "gated delta net", "mamba2": "Mamba 2"}[state.kind]
         return f"{name}, {state.heads} states of {state.key_dim} × {state.value_dim}"
-    if attention.kind == "none":
-        return ""
+    if attention.kind == "none" or attention.shared_kv:
+        return _describe_shared(attention) if attention.shared_kv else ""
     if attention.kind == "mla":
         latent = f"MLA, {attention.query_heads} heads, latent {attention.kv_lora_rank} + {attention.rope_head_dim}"
         if not attention.top_k:
@@ -239,6 +241,17 @@ def _describe_mixer(kind: LayerKind) -> str:
             return f"{chosen} of the indexer before"
         return f"{chosen} by an indexer of {attention.index_heads} heads of {attention.index_head_dim}"
     return f"{_reach(attention.window)}, {attention.query_heads} query and {attention.kv_heads} KV heads of {attention.head_dim}"
+
+
+def _describe_shared(attention: Attention) -> str:
+    """Return attention whose key is its value, and what it sees of compressed keys."""
+    seen = _reach(attention.window)
+    if attention.index_heads:
+        indexer = f"the {count(attention.top_k)} that an indexer of {attention.index_heads} heads of {attention.index_head_dim} chooses"
+        seen += f" and, of keys of {attention.compression} tokens each, {indexer}"
+    elif attention.compression:
+        seen += f" and all keys of {attention.compression} tokens each"
+    return f"{seen}; {attention.query_heads} query heads of {attention.head_dim}, whose one key is its value"
 
 
 def _reach_word(window: Window) -> str:

@@ -209,6 +209,10 @@ def _check_adapted(architecture: Architecture) -> None:
     """Refuse adapters of a model whose adapters have no equations here."""
     if architecture.pooling:
         raise UnsupportedError(f"{architecture.name} pools; LoRA adapters of models that pool have no equations here")
+    if any(kind.attention.shared_kv for kind in architecture.kinds):
+        raise UnsupportedError(
+            f"{architecture.name}: LoRA adapters of attention whose key is its value have no equations here"
+        )
     if any(kind.cross is not None for kind in architecture.kinds):
         raise UnsupportedError(
             f"{architecture.name} has cross-attention; LoRA adapters beside it have no equations here"
@@ -343,6 +347,8 @@ def divides(architecture: Architecture, tp: int, ep: int = 1) -> bool:
     for kind in architecture.kinds:
         heads, kv_heads, ff = kind.attention.query_heads, kind.attention.kv_heads, kind.feed_forward
         if heads % tp or (kv_heads and tp % kv_heads and kv_heads % tp):
+            return False
+        if kind.attention.output_groups and kind.attention.output_groups % tp:
             return False
         if kind.cross is not None and (kind.cross.query_heads % tp or kind.cross.kv_heads % tp):
             return False

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from costmodel.architecture.formats import NATIVE_COMPUTE, PLAIN_FORMATS, WeightFormat
+from costmodel.architecture.linears import CONNECTIONS_FORMAT
 from costmodel.architecture.types import Architecture, LayerFormats, LayerKind
 from costmodel.equations.numerics import Value
 from costmodel.hardware.errors import InputError, unknown_name
@@ -47,7 +48,7 @@ def choose_compute_dtype(
 def layer_formats(kind: LayerKind) -> set[WeightFormat]:
     """Return the distinct weight formats of a layer."""
     formats = kind.formats
-    named = {fmt for _, fmt in formats.overrides}
+    named = {fmt for _, fmt in formats.overrides} | ({CONNECTIONS_FORMAT} if kind.residuals != 1 else set())
     return {formats.attention, formats.feed_forward, formats.experts, formats.router} | named
 
 

@@ -20,7 +20,7 @@ from costmodel.architecture.counts import (
 from costmodel.architecture.families import FAMILIES, TOWERS, architecture_from_config
 from costmodel.architecture.quantization_methods import METHODS
 from costmodel.architecture.source import load_model, model_names, preset_repository
-from costmodel.architecture.types import Architecture, FeedForward, LayerKind
+from costmodel.architecture.types import Architecture, Attention, FeedForward, LayerKind
 from costmodel.equations.work import BothWays, LocalChunks
 from costmodel.hardware.errors import InputError, UnsupportedError
 from costmodel.validation.datasets.package import package_folder
@@ -35,9 +35,9 @@ local Hugging Face cache, or, with the `hub` extra, one on the Hub. This page is
 **Total** is what serving holds in memory, vision tower included, multi-token-prediction layers not. **Active** is the part of the
 text model that one token passes: the chosen experts only; the embedding counts whole, which some model cards leave out. **KV** is
 what one token adds to the cache in bf16 over all layers, before any window is full; checkpoints that carry scales for an 8-bit cache
-take half of it. What recurrent layers keep of a sequence, however long, comes after it. Models that pool (they embed or classify documents
-and write no text) have no lm_head; those whose tokens see both ways keep no cache. **Weights** are bytes of the stored weights,
-scales included; GiB is 2³⁰ bytes.
+take half of it. Compressed keys count beside those of the tokens that they are made of, which leave with their window. What recurrent
+layers keep of a sequence, however long, comes after it. Models that pool (they embed or classify documents and write no text) have no
+lm_head; those whose tokens see both ways keep no cache. **Weights** are bytes of the stored weights, scales included; GiB is 2³⁰ bytes.
 
 What is not understood is refused with its reason, never estimated: layers without equations, unknown keys whose names suggest that
 they change shapes, and quantisation formats without arithmetic.
@@ -80,8 +80,8 @@ def describe_mixer(kind: LayerKind) -> str:
         return (f"{own}, " if own else "") + f"cross {cross.query_heads}/{cross.kv_heads} × {cross.head_dim}"
     if state is not None:
         return f"{state.kind} {state.heads} × {state.key_dim} × {state.value_dim}"
-    if attention.kind == "none":
-        return ""
+    if attention.kind == "none" or attention.shared_kv:
+        return describe_compressed(attention) if attention.shared_kv else ""
     if attention.kind == "mla":
         text = f"mla {attention.query_heads} heads, {attention.kv_lora_rank} + {attention.rope_head_dim}"
         if attention.top_k:
@@ -97,6 +97,17 @@ def describe_mixer(kind: LayerKind) -> str:
         side = attention.window.side
         return f"{text}, both ways" if side is None else f"{text}, {side} either side"
     return text if attention.window is None else f"{text}, window {attention.window}"
+
+
+def describe_compressed(attention: Attention) -> str:
+    """Return attention whose key is its value, and what it sees of compressed keys."""
+    text = f"shared kv {attention.query_heads} × {attention.head_dim}, window {attention.window}"
+    if not attention.compression:
+        return text
+    if not attention.top_k:
+        return f"{text} + 1 in {attention.compression}"
+    chosen = f"top {attention.top_k} by {attention.index_heads} × {attention.index_head_dim}"
+    return f"{text} + 1 in {attention.compression}, {chosen}"
 
 
 def describe_feed_forward(ff: FeedForward) -> str:

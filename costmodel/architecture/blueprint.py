@@ -23,6 +23,7 @@ class Layer:
     state: StateMixer | None = None
     scalars: int = 0
     cross: Attention | None = None
+    residuals: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,10 @@ class Blueprint:
     final_norm: bool = True
     pooling: Pooling = ""
     head: tuple[int, ...] = ()
+    kv_dtype: str | None = None
+    """Of the KV cache where engines choose it for the model, and the checkpoint says nothing."""
+    expert_format: str = ""
+    """How routed experts are stored where ``quantization_config`` speaks of all other matrices (``mxfp4``); "" for as it says."""
     notes: tuple[str, ...] = field(default=())
 
 

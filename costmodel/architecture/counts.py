@@ -19,15 +19,24 @@ from dataclasses import dataclass
 from typing import Final
 
 from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat
-from costmodel.architecture.linears import Linear, kv_heads_per_gpu, layer_linears, query_heads_per_gpu, state_share
+from costmodel.architecture.linears import (
+    Linear,
+    compressor_overlap,
+    joining_linears,
+    kv_heads_per_gpu,
+    layer_linears,
+    query_heads_per_gpu,
+    state_share,
+)
 from costmodel.architecture.types import Architecture, Attention, LayerKind, StateMixer
-from costmodel.equations.numerics import Value
+from costmodel.equations.numerics import Value, maximum
 
 _MODULE_NAMES: Final = {
     "attention": "attention",
     "feed_forward": "feed-forward",
     "experts": "experts",
     "router": "router",
+    "hyper_connections": "hyper-connections",
 }
 
 
@@ -62,6 +71,8 @@ def attention_extras(attention: Attention, tp: int = 1) -> Value:
     """
     heads = query_heads_per_gpu(attention, tp)
     count: Value = heads if attention.sinks else 0
+    if attention.shared_kv:
+        return count + shared_kv_extras(attention, tp)
     if attention.index_heads != 0:
         count = count + 2 * attention.index_head_dim  # LayerNorm of its key
     if attention.kind == "mla":
@@ -70,6 +81,21 @@ def attention_extras(attention: Attention, tp: int = 1) -> Value:
         count = count + 2 * attention.head_dim
     elif attention.qk_norm == "full":
         count = count + (heads + kv_heads_per_gpu(attention, tp)) * attention.head_dim
+    return count
+
+
+def shared_kv_extras(attention: Attention, tp: int = 1) -> Value:
+    """Return the norms of latent and key of DeepSeek-V4's attention, and what its compressors have beside their projections.
+
+    A norm of the entries of D = h_kv·d_h, and a bias for every element of each of the m tokens: m·D, twice that where entries overlap;
+    the same of the indexer's, whose D is d_I.
+    """
+    width = kv_heads_per_gpu(attention, tp) * attention.head_dim
+    count = attention.q_lora_rank + width
+    if attention.compression:
+        biases = attention.compression * compressor_overlap(attention)
+        entries = width + (attention.index_head_dim if attention.index_heads != 0 else 0)
+        count = count + (biases + 1) * entries
     return count
 
 
@@ -122,6 +148,7 @@ def layer_counts(arch: Architecture) -> list[tuple[LayerKind, int]]:
 def text_parameters(arch: Architecture) -> Value:
     """Return the parameters of the text model: everything but the vision tower and its projector."""
     total = sum(count * layer_parameters(kind, arch.hidden) for kind, count in layer_counts(arch))
+    total = total + sum(linear.weights for linear in joining_linears(arch))
     total = total + arch.vocabulary * arch.hidden * (1 if arch.tied_embeddings else 2)
     if arch.lm_head_bias:
         total = total + arch.vocabulary
@@ -172,6 +199,8 @@ def parameter_table(arch: Architecture, tp: int = 1, ep: int = 1) -> list[Parame
             add(_module_name(linear), count * linear.weights, linear.fmt)
             small = small + count * linear.biases
         small = small + count * layer_small_parameters(kind, arch.hidden, tp)
+    for linear in joining_linears(arch):
+        add(_module_name(linear), linear.weights, linear.fmt)
     if arch.final_norm:
         small = small + norm_parameters(arch.hidden, _final_norm_bias(arch))
     if arch.lm_head_bias:
@@ -198,29 +227,55 @@ def kv_elements_per_token(attention: Attention, tp: int = 1) -> Value:
     """Return the elements that one GPU caches per token and layer.
 
     ``gqa``: h_kv·(d_k + d_v), KV heads divided by ``tp`` but never below one. ``mla``: the latent and the rotary key,
-    once (no factor 2), and whole on every GPU. The keys of an indexer come on top (:func:`index_bytes_per_token`).
+    once (no factor 2), and whole on every GPU. A vector that is key and value alike counts once too. The keys of an indexer come on top
+    (:func:`index_bytes_per_token`).
     """
     if attention.kind == "none":
         return 0
     if attention.kind == "mla":
         return attention.kv_lora_rank + attention.rope_head_dim
+    if attention.shared_kv:
+        return kv_heads_per_gpu(attention, tp) * attention.head_dim
     return kv_heads_per_gpu(attention, tp) * (attention.head_dim + attention.value_head_dim)
 
 
-def index_bytes_per_token(attention: Attention) -> Value:
-    """Return the bytes that an indexer caches per token and layer, whole on every GPU [B].
+def cached_key_bytes(attention: Attention, kv_bytes: Value, tp: int = 1) -> Value:
+    """Return the bytes that one GPU caches for one key and its value in one layer, b_kv for each element [B].
 
-    One key in 8 bits and a 4-byte scale for every 128 of its elements, whatever the format of the KV cache:
-    d_I + 4·d_I/128 (vllm/model_executor/models/deepseek_v2.py, ``Indexer``).
+    An 8-bit cache of vectors that are key and value alike keeps their rotary part in 16 bits, and a scale for every 64 of the others,
+    8 B for 448: 448 + 2·64 + 8 = 584 B for DeepSeek-V4 (vllm/models/deepseek_v4/attention.py, ``fp8_ds_mla``).
+    """
+    elements = kv_elements_per_token(attention, tp) * kv_bytes
+    if not attention.shared_kv:
+        return elements
+    beside = attention.rope_head_dim + (attention.head_dim - attention.rope_head_dim) / 64 + 1
+    return elements + kv_heads_per_gpu(attention, tp) * beside * maximum(2 - kv_bytes, 0)
+
+
+def index_key_bytes(attention: Attention) -> Value:
+    """Return the bytes of one key of an indexer, whole on every GPU [B].
+
+    8 bits, and a 4-byte scale for every 128 of its elements, whatever the format of the KV cache: d_I + 4·d_I/128
+    (vllm/model_executor/models/deepseek_v2.py, ``Indexer``).
     """
     return attention.index_head_dim + attention.index_head_dim / 32 if attention.index_heads != 0 else 0
 
 
+def index_bytes_per_token(attention: Attention) -> Value:
+    """Return the bytes that an indexer caches per token and layer: one key, or one for every m tokens where keys are compressed [B]."""
+    return index_key_bytes(attention) / attention.compression if attention.compression else index_key_bytes(attention)
+
+
 def layer_kv_bytes(attention: Attention, kv_bytes: Value, tp: int = 1) -> Value:
-    """Return the bytes that one GPU caches per token in one layer, the indexer's included; none of bidirectional attention [B]."""
+    """Return the bytes that one GPU caches per token in one layer, the indexer's included; none of bidirectional attention [B].
+
+    Where keys are compressed 1 + 1/m of them: that of the token, which its window drops, and its share of an entry, which stays.
+    """
     if not attention.caches:
         return 0
-    return kv_elements_per_token(attention, tp) * kv_bytes + index_bytes_per_token(attention)
+    each = cached_key_bytes(attention, kv_bytes, tp)
+    kept = each + each / attention.compression if attention.compression else each
+    return kept + index_bytes_per_token(attention)
 
 
 def state_bytes_per_sequence(state: StateMixer, activation_bytes: Value, tp: int = 1, drafts: int = 0) -> Value:

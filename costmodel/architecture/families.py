@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from costmodel.architecture import (
     families_classic,
+    families_compressed,
     families_dense,
     families_encoder,
     families_hybrid,
@@ -23,7 +24,7 @@ from costmodel.architecture import (
 from costmodel.architecture.blueprint import Blueprint
 from costmodel.architecture.formats import PLAIN_FORMATS
 from costmodel.architecture.pooling import pooled
-from costmodel.architecture.quantization import PLAIN, Quantization, read_quantization
+from costmodel.architecture.quantization import PLAIN, Quantization, read_quantization, with_experts
 from costmodel.architecture.reader import ConfigReader
 from costmodel.architecture.types import Architecture, LayerKind, Pooling
 from costmodel.architecture.vision import VisionTower
@@ -35,9 +36,11 @@ FAMILIES: Final[dict[str, Family]] = {
     "bert": families_encoder.bert,
     "cohere": families_dense.cohere,
     "cohere2": families_dense.cohere2,
+    "deepseek_ref": families_compressed.deepseek_ref,
     "deepseek_v2": families_moe.deepseek,
     "deepseek_v3": families_moe.deepseek,
     "deepseek_v32": families_moe.deepseek_sparse,
+    "deepseek_v4": families_compressed.deepseek_v4,
     "falcon": families_classic.falcon,
     "gemma": families_dense.gemma,
     "gemma2": families_dense.gemma2,
@@ -133,11 +136,6 @@ _LLAMA_DEFAULTS: Final = {
 _HYBRID: Final = (
     "its state-space or linear-attention layers are not read (those of Nemotron-H, Qwen3-Next and Qwen 3.5 are)"
 )
-_COMPRESSED: Final = (
-    "most of its layers keep one compressed entry for every 4 or 128 tokens beside a window of 128, and carry several residual streams "
-    "(hyper-connections); neither is modelled (an indexer that chooses among the tokens themselves is: DeepSeek-V3.2, GLM-5)"
-)
-"""DeepSeek-V4: ``compress_ratios`` and ``sliding_window``, ``hc_mult`` of its config; vllm/model_executor/models/deepseek_v4.py."""
 _CHOSEN_BLOCKS: Final = (
     "its indexer chooses blocks of 128 tokens, for each group of heads its own; that is not modelled (one that chooses single tokens "
     "for all heads is: DeepSeek-V3.2, GLM-5)"
@@ -148,8 +146,6 @@ _CROSS: Final = "encoders of text, and cross-attention to them, have no equation
 REASONS: Final = {
     "bamba": _HYBRID,
     "bart": _CROSS,
-    "deepseek_ref": _COMPRESSED,
-    "deepseek_v4": _COMPRESSED,
     "falcon_h1": _HYBRID,
     "falcon_mamba": _HYBRID,
     "gemma3n": "per-layer embeddings and layers that share a KV cache have no equations here",
@@ -248,7 +244,7 @@ def architecture_from_config(
     merged = dict(config)
     if text is not outer and text.get("quantization_config") is not None and not config.get("quantization_config"):
         merged["quantization_config"] = text.get("quantization_config")
-    quantization = read_quantization(merged, quant, name, dtype)
+    quantization = with_experts(read_quantization(merged, quant, name, dtype), blueprint.expert_format)
     return _assemble(blueprint, quantization, name, model_type, dtype, dtype_notes)
 
 
@@ -340,6 +336,7 @@ def _assemble(
             layer.state,
             layer.scalars,
             layer.cross,
+            layer.residuals,
         )
         seen[id(layer)] = kinds.setdefault(kind, len(kinds))
         pattern.append(seen[id(layer)])
@@ -356,7 +353,7 @@ def _assemble(
         embedding_format=plain,
         lm_head_format=quantization.lm_head or plain,
         lm_head_bias=blueprint.lm_head_bias,
-        kv_dtype=quantization.kv_dtype,
+        kv_dtype=quantization.kv_dtype or blueprint.kv_dtype,
         max_positions=blueprint.max_positions,
         vision=blueprint.vision,
         extra_parameters=blueprint.extra_parameters,

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from costmodel.architecture.formats import WeightFormat
-from costmodel.architecture.types import Attention, LayerKind, StateMixer
+from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat
+from costmodel.architecture.types import Architecture, Attention, LayerKind, StateMixer
 from costmodel.equations.numerics import Value, maximum
 
-Group = Literal["attention", "feed_forward", "experts", "router"]
+Group = Literal["attention", "feed_forward", "experts", "router", "hyper_connections"]
+
+CONNECTIONS_FORMAT = PLAIN_FORMATS["fp32"]
+"""Engines hold the matrices of hyper-connections so (vllm/models/deepseek_v4/nvidia/model.py, ``hc_attn_fn``)."""
+PARTIAL_BYTES = 8.0
+"""Of each output of a compressor's projection: fp32, written to its state and read again when an entry is complete [B]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,7 @@ class Linear:
         biases: bias elements on this GPU.
         fmt: how it is stored.
         of_encoder: it serves an encoder's states, once per request, and no tokens.
+        output_bytes: that move for one output; 0: an activation's [B].
     """
 
     name: str
@@ -35,6 +41,7 @@ class Linear:
     copies: Value = 1
     biases: Value = 0
     of_encoder: bool = False
+    output_bytes: float = 0.0
 
     @property
     def weights(self) -> Value:
@@ -66,6 +73,8 @@ def attention_linears(
     """
     if attention.kind == "none":
         return []
+    if attention.shared_kv:
+        return shared_kv_linears(attention, hidden, fmt, tp, plain or fmt)
     h, d_qk, d_v = (
         query_heads_per_gpu(attention, tp),
         attention.head_dim,
@@ -96,6 +105,93 @@ def attention_linears(
         linears.append(Linear("indexer.weights_proj", "attention", hidden, attention.index_heads, plain or fmt))
     linears.append(Linear("o_proj", "attention", h * d_v, hidden, fmt, biases=hidden if attention.output_bias else 0))
     return linears
+
+
+def shared_kv_linears(
+    attention: Attention, hidden: Value, fmt: WeightFormat, tp: int, plain: WeightFormat
+) -> list[Linear]:
+    """Return the projections of attention whose key is its value (DeepSeek-V4), and those of its compressor and indexer.
+
+    The query's latent and the vector of every token in one kernel, d → r_q + h_kv·d_h, whole on every GPU; h·d_h queries from the latent,
+    by heads; outputs in g groups of h/g heads, each h·d_h/g → r_o, and g·r_o → d, by groups. A compressor makes a value and a weight of
+    every element, 2·h_kv·d_h, twice that where entries overlap; so does that of the indexer. They are held in 16 bits, whole on every GPU
+    (vllm/models/deepseek_v4/attention.py and compressor.py).
+    """
+    width = query_heads_per_gpu(attention, tp) * attention.head_dim
+    cached, rank = kv_heads_per_gpu(attention, tp) * attention.head_dim, attention.q_lora_rank
+    if rank != 0:
+        linears = [
+            Linear("qkv_a_proj", "attention", hidden, rank + cached, fmt),
+            Linear("q_b_proj", "attention", rank, width, fmt),
+        ]
+    else:
+        linears = [Linear("qkv_proj", "attention", hidden, width + cached, fmt)]
+    if attention.compression:
+        linears.append(_compressor("compressor", hidden, compressor_width(attention, cached), plain))
+    if attention.index_heads != 0:
+        index = attention.index_heads * attention.index_head_dim
+        linears.append(Linear("indexer.wq_b", "attention", rank if rank != 0 else hidden, index, fmt))
+        linears.append(Linear("indexer.weights_proj", "attention", hidden, attention.index_heads, plain))
+        inner = compressor_width(attention, attention.index_head_dim)
+        linears.append(_compressor("indexer.compressor", hidden, inner, plain))
+    if attention.output_groups != 0:
+        groups = attention.output_groups / tp if tp > 1 else attention.output_groups
+        inputs = _per(attention.query_heads * attention.head_dim, attention.output_groups)
+        linears.append(Linear("o_a_proj", "attention", inputs, attention.output_rank, fmt, copies=groups))
+        width = groups * attention.output_rank
+    linears.append(Linear("o_proj", "attention", width, hidden, fmt))
+    return linears
+
+
+def _per(value: Value, parts: Value) -> Value:
+    """Return value ÷ parts, whole where it is."""
+    whole = isinstance(value, int) and isinstance(parts, int) and value % parts == 0
+    return value // parts if whole else value / parts
+
+
+def compressor_width(attention: Attention, width: Value) -> Value:
+    """Return the elements that a compressor holds of every token for entries of ``width``: of each a value and a weight.
+
+    Entries of m = 4 overlap: each is of 2·m tokens, which are projected for the one that begins with them and for the one before
+    (vllm/models/deepseek_v4/compressor.py, ``coff``).
+    """
+    return 2 * compressor_overlap(attention) * width
+
+
+def compressor_overlap(attention: Attention) -> int:
+    """Return how many entries a token is part of: 2 where m = 4, else 1."""
+    return 2 if attention.compression == 4 else 1
+
+
+def _compressor(name: str, hidden: Value, width: Value, fmt: WeightFormat) -> Linear:
+    return Linear(name, "attention", hidden, width, fmt, output_bytes=PARTIAL_BYTES)
+
+
+def connection_linears(layer: LayerKind, hidden: Value) -> list[Linear]:
+    """Return the matrices of hyper-connections, one for each half of the layer: n·d → n·(2 + n), whole on every GPU.
+
+    From all n residuals how each goes in, how each takes the result, and how they mix: n + n + n² (Xie et al., arXiv:2512.24880).
+    """
+    if layer.residuals == 1:
+        return []
+    inputs, outputs = layer.residuals * hidden, layer.residuals * (2 + layer.residuals)
+    return [Linear("hyper_connections", "hyper_connections", inputs, outputs, CONNECTIONS_FORMAT)] * layer.mixers
+
+
+def joining_linears(architecture: Architecture) -> list[Linear]:
+    """Return the matrix that makes one of the n residuals after the last layer, n·d → n; none where there is but one."""
+    residuals = architecture.residuals
+    if residuals == 1:
+        return []
+    return [
+        Linear(
+            "hyper_connections.head",
+            "hyper_connections",
+            residuals * architecture.hidden,
+            residuals,
+            CONNECTIONS_FORMAT,
+        )
+    ]
 
 
 def cross_linears(attention: Attention, hidden: Value, fmt: WeightFormat, tp: int = 1) -> list[Linear]:
@@ -211,6 +307,7 @@ def layer_linears(layer: LayerKind, hidden: Value, tp: int = 1, ep: int = 1) -> 
     if layer.cross is not None:
         linears += cross_linears(layer.cross, hidden, layer.formats.attention, tp)
     linears += feed_forward_linears(layer, hidden, tp, ep)
+    linears += connection_linears(layer, hidden)
     if not layer.formats.overrides:
         return linears
     return [replace(linear, fmt=layer.formats.of(linear.name, linear.fmt)) for linear in linears]

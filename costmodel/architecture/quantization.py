@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from costmodel.architecture.blueprint import Layer, ModuleNames
@@ -103,7 +103,7 @@ class Quantization:
             return False
         if kernel.startswith("indexer."):
             return bool(layer.attention.index_heads != 0)
-        compressed = layer.attention.kind == "mla" and layer.attention.q_lora_rank != 0
+        compressed = layer.attention.q_lora_rank != 0
         return not ((kernel in ("q_a_proj", "q_b_proj") and not compressed) or (kernel == "q_proj" and compressed))
 
     def _kernel_format(
@@ -130,6 +130,27 @@ class Quantization:
     def _treats_experts_singly(self) -> bool:
         lists = [self.excluded, *(rule.targets for rule in self.rules if rule.targets is not None)]
         return any(names.mentions_single_experts() for names in lists)
+
+
+def with_experts(quantization: Quantization, name: str) -> Quantization:
+    """Return the same with routed experts in a format of their own, unless it names one; the scales of fp8 are then 8 bits too, E8M0.
+
+    So DeepSeek-V4 is published: ``expert_dtype`` fp4 (vllm/models/deepseek_v4/quant_config.py, ``DeepseekV4FP8Config``).
+    """
+    if not name or quantization.method not in ("fp8", "fp8 NVFP4"):
+        return quantization
+    rules = [
+        Rule(
+            replace(rule.fmt, scale_bits=8) if rule.fmt.name == "fp8" and rule.fmt.group_size else rule.fmt,
+            rule.targets,
+        )
+        for rule in quantization.rules
+    ]
+    method = quantization.method
+    if all(rule.targets is None for rule in rules):
+        rules.insert(0, Rule(PLAIN_FORMATS[name], NamePatterns(("experts",))))
+        method += f" {name.upper()}"
+    return replace(quantization, method=method, rules=tuple(rules))
 
 
 PLAIN: Final = Quantization()

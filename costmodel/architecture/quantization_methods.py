@@ -14,14 +14,21 @@ _KV_DTYPES: Final = {"FP8": "fp8", "INT8": "int8"}
 
 
 def fp8(config: ConfigReader) -> Quantization:
-    """``fp8`` as DeepSeek and Qwen publish it: E4M3 weights with one fp32 scale per block of 128 × 128, or per tensor."""
+    """``fp8`` as DeepSeek and Qwen publish it: E4M3 weights with one fp32 scale per block of 128 × 128, or per tensor.
+
+    ``moe_quant_algo`` NVFP4 is of routed experts (DeepSeek-V4; vllm/models/deepseek_v4/quant_config.py).
+    """
     block = config.items("weight_block_size")
     fmt = PLAIN_FORMATS["fp8"]
     if block:
         if len(block) != 2 or not all(isinstance(side, int) and side > 0 for side in block):
             raise config.fail("weight_block_size", f"must be two whole numbers, not {block}")
         fmt = WeightFormat("fp8", group_size=block[0] * block[1], scale_bits=32)
-    return Quantization("fp8", (Rule(fmt),), _names(config, "modules_to_not_convert", "ignored_layers"))
+    excluded = _names(config, "modules_to_not_convert", "ignored_layers")
+    if algorithm := config.text("moe_quant_algo", "").upper():
+        experts = Rule(_modelopt_format(config, algorithm), NamePatterns(("experts",)))
+        return Quantization(f"fp8 {algorithm}", (experts, Rule(fmt)), excluded)
+    return Quantization("fp8", (Rule(fmt),), excluded)
 
 
 def fbgemm_fp8(config: ConfigReader) -> Quantization:

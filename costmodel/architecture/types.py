@@ -12,8 +12,9 @@ from typing import Literal
 
 from costmodel.architecture.formats import PLAIN_FORMATS, WeightFormat
 from costmodel.architecture.vision import VisionTower
+from costmodel.equations.compressed import Compressed
 from costmodel.equations.numerics import Value
-from costmodel.equations.work import BothWays, Window
+from costmodel.equations.work import BothWays, OwnReach, Window
 
 Pooling = Literal["", "cls", "mean", "last"]
 """How the tokens' outputs become one vector; "" for a model that writes text."""
@@ -62,11 +63,27 @@ class Attention:
     """d_I, dimension of an indexer's head; it caches one key of it per token, in 8 bits, for all its heads."""
     keys_are_values: bool = False
     """Values are the keys before their norm and rotation: one projection less, both are cached (Gemma 4)."""
+    shared_kv: bool = False
+    """One vector of d_h per token and KV head is key and value alike, and cached once; queries come from a latent (DeepSeek-V4)."""
+    compression: int = 0
+    """m, tokens whose keys a compressor makes into one more that is cached, beside the last ``window`` as they are; ``top_k`` then counts
+    compressed ones. 0: keys of tokens alone."""
+    output_groups: Value = 0
+    """g, groups of heads whose outputs are projected to ``output_rank`` each before the output projection; 0 where there is but that."""
+    output_rank: Value = 0
+    """r_o, width of one of these groups."""
 
     @property
-    def reach(self) -> Window:
-        """What a query reads of the keys: its window, or as many as the indexer chooses."""
+    def reach(self) -> OwnReach:
+        """What a query reads of the keys: its window, as many as the indexer chooses, or compressed keys beside its window."""
+        if self.compression:
+            return Compressed(self.compression, int(self.window) if isinstance(self.window, int) else 0, self.top_k)
         return self.top_k or self.window
+
+    @property
+    def index_reach(self) -> OwnReach:
+        """What an indexer compares a query with: all keys before it, or all that are compressed."""
+        return Compressed(self.compression) if self.compression else None
 
     @property
     def caches(self) -> bool:
@@ -193,6 +210,8 @@ class LayerKind:
     """Learned numbers that are no matrix, bias, norm or sink: scales of a router's inputs and experts (Gemma 4), gates (Mllama)."""
     cross: Attention | None = None
     """Attention over the states of an encoder, beside the layer's own or instead of it; they are as wide as the decoder."""
+    residuals: int = 1
+    """n, residual streams of width d, which hyper-connections mix at each half of the layer (DeepSeek-V4); 1: the usual one."""
 
     @property
     def mixers(self) -> int:
@@ -261,6 +280,16 @@ class Architecture:
     def layer_count(self) -> int:
         """L."""
         return len(self.pattern)
+
+    @property
+    def residuals(self) -> int:
+        """n, residual streams between the layers."""
+        return max((kind.residuals for kind in self.kinds), default=1)
+
+    @property
+    def compresses(self) -> bool:
+        """Whether keys are compressed in any layer, so that caches of several kinds lie side by side."""
+        return any(kind.attention.compression for kind in self.kinds)
 
     @property
     def vision_parameters(self) -> int:

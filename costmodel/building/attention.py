@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from costmodel.architecture.counts import index_bytes_per_token, kv_elements_per_token
+from costmodel.architecture.counts import cached_key_bytes, index_key_bytes
 from costmodel.architecture.linears import kv_heads_per_gpu, query_heads_per_gpu
 from costmodel.architecture.types import Attention
 from costmodel.building.layers import layer_kinds
@@ -12,7 +12,7 @@ from costmodel.deployment import Deployment
 from costmodel.equations.numerics import Value
 from costmodel.equations.parameters import AttentionKernel
 from costmodel.equations.rate_sources import LATENT, RateSource
-from costmodel.equations.work import EncoderStates, Reach, Window, window_name
+from costmodel.equations.work import EncoderStates, OwnReach, Reach, window_name
 
 
 def attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[AttentionKernel, ...]:
@@ -61,7 +61,7 @@ def attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Attent
                 suffix="" if crosses else suffixes[len(kernels)],
                 flops_per_pair=spread * count,
                 flops_per_kv_token=(absorbed if attention.kind == "mla" else pair) * count,
-                kv_bytes_per_token=kv_elements_per_token(attention, tp) * deployment.kv_bytes * count,
+                kv_bytes_per_token=cached_key_bytes(attention, deployment.kv_bytes, tp) * count,
                 count=count,
                 prefill_rate=prefill,
                 decode_rate=decode,
@@ -69,7 +69,9 @@ def attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Attent
                 decode_split=rates.decode_split(
                     decode, heads, kv_heads_per_gpu(attention, tp), attention.head_dim, count, windowed
                 ),
-                mixed_tiles=None if crosses else rates.mixed_tiles(prefill, heads / hardware.units, rows, count),
+                mixed_tiles=None
+                if crosses or attention.shared_kv
+                else rates.mixed_tiles(prefill, heads / hardware.units, rows, count),
                 name="cross_attention" if crosses else "attention",
             )
         )
@@ -81,21 +83,22 @@ def _indexers(deployment: Deployment, rates: RateSource) -> tuple[AttentionKerne
 
     Each GPU computes all its heads and reads all its keys, whatever the tensor-parallel size (``Indexer`` of vLLM's deepseek_v2.py).
     """
-    counts: dict[tuple[Value, Value], Value] = {}
-    read: dict[tuple[Value, Value], Value] = {}
+    counts: dict[tuple[Value, Value, OwnReach], Value] = {}
+    read: dict[tuple[Value, Value, OwnReach], Value] = {}
     for kind, count in layer_kinds(deployment):
-        if kind.attention.index_heads != 0:
-            key = kind.attention.index_heads, kind.attention.index_head_dim
+        attention = kind.attention
+        if attention.index_heads != 0:
+            key = attention.index_heads, attention.index_head_dim, attention.index_reach
             counts[key] = counts[key] + count if key in counts else count
-            read[key] = index_bytes_per_token(kind.attention)
+            read[key] = index_key_bytes(attention)
     hardware = deployment.hardware
     dtype = "fp8" if "fp8" in hardware.peaks else deployment.attention_dtype
     kernels = []
-    for (heads, width), count in counts.items():
+    for (heads, width, reach), count in counts.items():
         flops = 2 * heads * width * count
         rate = rates.mixer("indexer", dtype, hardware.peaks[dtype], hardware.bandwidth)
-        moved = read[heads, width] * count
-        kernels.append(AttentionKernel(None, "", flops, flops, moved, count, rate, rate, name="indexer"))
+        moved = read[heads, width, reach] * count
+        kernels.append(AttentionKernel(reach, "", flops, flops, moved, count, rate, rate, name="indexer"))
     return tuple(kernels)
 
 
@@ -107,19 +110,20 @@ def _fitted_kinds(deployment: Deployment, attention: Attention) -> list[str]:
     """Return by which names a fitted attention kernel is looked for, the closest first.
 
     Heads of the same dimension count for more than the format of the cache, and that for more than the window. Latent attention is a kind
-    of its own; where no kernel of it was fitted, it runs at the rates of grouped attention, and the rates say so.
+    of its own, as is a vector that is key and value alike; where no kernel of it was fitted, it runs at the rates of grouped attention, and
+    the rates say so.
     """
     dtype = deployment.attention_dtype
     formats = [f"kv-{deployment.kv_dtype}", dtype] if deployment.kv_dtype != deployment.activation_dtype else [dtype]
     dim = attention.fitted_head_dim or attention.head_dim
     dims = [""] if dim == USUAL_HEAD_DIM else [f".d{dim}", ""]
-    if attention.kind == "mla":
+    if attention.kind == "mla" or attention.shared_kv:
         dims = [LATENT, ""]
     windows = [f".w{attention.window}", ""] if isinstance(attention.window, int) else [""]
     return [fmt + dim + window for dim in dims for fmt in formats for window in windows]
 
 
-def _attention_suffixes(windows: list[Window]) -> list[str]:
+def _attention_suffixes(windows: list[OwnReach]) -> list[str]:
     """Return what tells the attention kernels of a model apart: nothing for one, the window for several, a number where that recurs."""
     if len(windows) == 1:
         return [""]

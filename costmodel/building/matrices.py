@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from costmodel.architecture.formats import INPUT_BYTES, PLAIN_FORMATS, WeightFormat, format_name
-from costmodel.architecture.linears import Linear
+from costmodel.architecture.linears import Linear, joining_linears
 from costmodel.architecture.types import LayerKind
 from costmodel.deployment import Deployment
 from costmodel.equations.numerics import Value
@@ -19,12 +19,16 @@ from costmodel.equations.rate_sources import RateSource
 def linear_gemm(deployment: Deployment, rates: RateSource, linear: Linear, count: Value) -> Gemm:
     """Return a weight matrix that every token passes, in ``count`` layers."""
     dtype = deployment.compute_dtype_of(linear.fmt)
+    moved = _io_bytes(deployment, linear.inputs, linear.outputs, dtype)
+    if linear.output_bytes:
+        moved = linear.inputs * deployment.activation_bytes + linear.outputs * linear.output_bytes
+    every = linear.copies * count  # groups of heads have a matrix each, in one kernel
     return Gemm(
         name=linear.name,
         group="linear",
-        flops_per_token=2 * linear.inputs * linear.outputs * count,
-        weight_bytes=linear.inputs * linear.outputs * deployment.format_bytes[linear.fmt] * count,
-        io_bytes_per_token=_io_bytes(deployment, linear.inputs, linear.outputs, dtype) * count,
+        flops_per_token=2 * linear.inputs * linear.outputs * every,
+        weight_bytes=linear.inputs * linear.outputs * deployment.format_bytes[linear.fmt] * every,
+        io_bytes_per_token=moved * every,
         count=count,
         rate=_rate(rates, "gemm", dtype, deployment, linear.inputs, linear.outputs, linear.fmt),
     )
@@ -80,7 +84,8 @@ def head_gemms(deployment: Deployment, rates: RateSource) -> tuple[Gemm, ...]:
     """Return what the rows pass after the layers: lm_head, or of a model that pools the matrices of its classifier, whole on every GPU."""
     architecture = deployment.architecture
     if not architecture.pooling:
-        return (_lm_head(deployment, rates),)
+        joined = joining_linears(architecture)
+        return (*(linear_gemm(deployment, rates, linear, 1) for linear in joined), _lm_head(deployment, rates))
     fmt, dtype, inputs = PLAIN_FORMATS[architecture.dtype], deployment.activation_dtype, architecture.hidden
     made = []
     for number, outputs in enumerate(architecture.head, start=1):

@@ -14,7 +14,7 @@ from costmodel.deployment import Deployment
 from costmodel.dtypes import main_format
 from costmodel.equations.numerics import Value, is_zero
 from costmodel.equations.textbook import Textbook
-from costmodel.equations.work import Window
+from costmodel.equations.work import OwnReach
 
 
 def build_textbook(deployment: Deployment, params: float | None = None) -> Textbook:
@@ -43,7 +43,7 @@ def build_textbook(deployment: Deployment, params: float | None = None) -> Textb
         stored = stored - routed + routed / deployment.replicas
     share = 1 if params is None else params / total
     dtype = deployment.compute_dtype_of(main_format(architecture))
-    widths: dict[Window, Value] = {}
+    widths: dict[OwnReach, Value] = {}
     for kind, count in zip(architecture.kinds, deployment.layer_counts, strict=True):
         attention = kind.attention
         if attention.kind == "none":

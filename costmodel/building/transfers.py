@@ -37,5 +37,6 @@ def transfers_between(deployment: Deployment, rates: RateSource) -> tuple[Transf
                 rates.transfer("all_reduce", "qk_norm_reduce", 2 * normed, 2 * (tp - 1) / tp * 4, link, tp)
             )
     if pp > 1:
-        transfers.append(rates.transfer("pipeline", "pipeline_send", pp - 1, hidden_bytes / tp, link, 2))
+        sent = deployment.architecture.residuals * hidden_bytes / tp
+        transfers.append(rates.transfer("pipeline", "pipeline_send", pp - 1, sent, link, 2))
     return tuple(transfers)

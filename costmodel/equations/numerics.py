@@ -77,6 +77,11 @@ def ceil(a: Value) -> Value:
     return sys.modules["numpy"].ceil(a)
 
 
+def floor(a: Value) -> Value:
+    """Return the largest integer ≤ ``a`` (as a float for floats and arrays)."""
+    return sys.modules["sympy"].floor(a) if is_symbolic(a) else -1 * ceil(-1 * a)
+
+
 def log2(a: Value) -> Value:
     """Return the logarithm of ``a`` to base 2."""
     if isinstance(a, _NUMBERS):

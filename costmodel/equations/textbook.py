@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from costmodel.equations.compressed import Compressed
 from costmodel.equations.numerics import Value, is_zero, minimum, total
-from costmodel.equations.work import BothWays, LocalChunks, Window, Work, attended_pairs
+from costmodel.equations.work import BothWays, LocalChunks, OwnReach, Work, attended_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Textbook:
 
     weight_bytes: Value
     active_parameters: Value
-    attention: tuple[tuple[Window, Value], ...]
+    attention: tuple[tuple[OwnReach, Value], ...]
     peak: Value
     attention_peak: Value
     bandwidth: Value
@@ -57,7 +58,7 @@ def textbook_attention(model: Textbook, tokens: Value, cached: Value = 0) -> Val
     where a query would see more than w keys. Bidirectional attention has no triangle: 4·n²·h·d_h·L/F.
     """
 
-    def area(window: Window) -> Value:
+    def area(window: OwnReach) -> Value:
         whole = _causal_area(cached + tokens, window)
         return whole if is_zero(cached) else whole - _causal_area(cached, window)
 
@@ -80,11 +81,13 @@ def textbook_encoder(model: Textbook, work: Work | None) -> Value:
     return flops / (model.encoder_peak * model.gpus)
 
 
-def _causal_area(tokens: Value, window: Window) -> Value:
+def _causal_area(tokens: Value, window: OwnReach) -> Value:
     """Return ∫₀ⁿ min(x, w) dx: n²/2, or n·w − w²/2 beyond the window; in local chunks ⌊n/w⌋·w²/2 + (n mod w)²/2.
 
-    Both ways, ∫₀ⁿ min(x, s) + min(n − x, s) dx: twice that of a window s, n² without one.
+    Both ways, ∫₀ⁿ min(x, s) + min(n − x, s) dx: twice that of a window s, n² without one. Compressed keys come on top of their window.
     """
+    if isinstance(window, Compressed):
+        return _causal_area(tokens, window.window) + window.area(tokens)
     if isinstance(window, BothWays):
         return 2 * _causal_area(tokens, window.side)
     if window is None:

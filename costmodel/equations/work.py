@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from costmodel.equations.compressed import Compressed
 from costmodel.equations.numerics import Value, ceil, maximum, minimum, total
 
 
@@ -43,16 +44,20 @@ class EncoderStates:
 
 Window = int | LocalChunks | BothWays | None
 """Width of a sliding window in tokens, the query itself included, local chunks, or both ways; None for full causal attention."""
-Reach = Window | EncoderStates
+OwnReach = Window | Compressed
+"""What the queries of a sequence see of its own tokens: keys of them, or compressed ones."""
+Reach = OwnReach | EncoderStates
 """What the queries of a sequence see: of its own tokens, or an encoder's states."""
 
 
 def window_name(window: Reach) -> str:
     """Return how a window is called in names of operators and columns: ``full``, ``window_128``, ``chunks_8192``, ``both_ways``,
-    ``both_ways_64``, ``encoder``.
+    ``both_ways_64``, ``compressed_4``, ``encoder``.
     """
     if window is None:
         return "full"
+    if isinstance(window, Compressed):
+        return f"compressed_{window.ratio}"
     if isinstance(window, EncoderStates):
         return "encoder"
     if isinstance(window, BothWays):
@@ -64,8 +69,11 @@ def seen_tokens(context: Value, window: Reach = None) -> Value:
     """Return the KV tokens that one query sees that has ``context`` tokens before it, itself included.
 
     c + 1; min(c + 1, w) in a sliding window; c − w·⌊c/w⌋ + 1 in local chunks. Both ways it has nothing after it yet. E states of an
-    encoder.
+    encoder. The last w of c + 1 tokens and min(⌊(c + 1)/m⌋, k) entries where keys are compressed.
     """
+    if isinstance(window, Compressed):
+        entries = window.entries(context + 1)
+        return minimum(context + 1, window.window) + entries if window.window else entries
     if isinstance(window, BothWays):
         window = window.backward
     if window is None:
@@ -81,6 +89,8 @@ def widest(window: Reach) -> Value:
     """Return the most tokens that a query sees; None for all. Both ways 2·s + 1, its own and s tokens on either side."""
     if isinstance(window, BothWays):
         return None if window.side is None else 2 * window.side + 1
+    if isinstance(window, Compressed):
+        return window.widest
     return window.size if isinstance(window, LocalChunks | EncoderStates) else window
 
 
@@ -159,8 +169,11 @@ def attended_pairs(tokens: Value, cached: Value, window: Reach = None) -> Value:
     Args:
         tokens: q, queries in the chunk [tokens].
         cached: c, keys before the chunk [tokens].
-        window: w [tokens], local chunks, or both ways; None for full attention.
+        window: w [tokens], local chunks, both ways, or compressed keys (:mod:`~costmodel.equations.compressed`); None for full attention.
     """
+    if isinstance(window, Compressed):
+        pairs = window.pairs(tokens, cached)
+        return attended_pairs(tokens, cached, window.window) + pairs if window.window else pairs
     if isinstance(window, BothWays):
         back = window.backward
         return attended_pairs(tokens, cached, back) + attended_pairs(tokens, 0, back) - tokens
@@ -185,6 +198,9 @@ def chunk_kv(tokens: Value, cached: Value, window: Reach = None) -> Value:
     """Return the KV tokens that a chunk reads: c + q, min(c, w − 1) + q in a window, c mod w + q in local chunks, E; 0 for an empty one."""
     if isinstance(window, EncoderStates):
         return window.size * minimum(tokens, 1)
+    if isinstance(window, Compressed):
+        whole = chunk_kv(tokens, cached, window.window) if window.window else 0
+        return whole + window.read(tokens, cached) * minimum(tokens, 1)
     if isinstance(window, BothWays):
         window = window.backward
     if isinstance(window, LocalChunks):
@@ -215,6 +231,8 @@ def longest_kv(chunks: Iterable[Chunk], window: Reach = None) -> Value:
         seen = (chunk.cached + chunk.tokens) * minimum(chunk.tokens, 1)
         if isinstance(window, EncoderStates):
             seen = window.size * minimum(chunk.tokens, 1)
+        elif isinstance(window, Compressed):
+            seen = seen_tokens(chunk.cached + chunk.tokens - 1, window) * minimum(chunk.tokens, 1)
         elif (width := widest(window)) is not None:
             seen = minimum(seen, width)
         longest = seen if longest is None else maximum(longest, seen)

@@ -10,6 +10,7 @@ from costmodel.architecture.counts import (
 from costmodel.architecture.linears import query_heads_per_gpu
 from costmodel.architecture.types import Attention, StateMixer
 from costmodel.equations.work import LocalChunks, Window, attended_pairs, seen_tokens, widest
+from costmodel.explaining.compressed import cached_parts
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.keeping import Kept, held_of
 from costmodel.explaining.layers import dense, looking, sights
@@ -25,8 +26,8 @@ def cache_rows(scene: Scene) -> list[dict[str, Cell]]:
         tuple[str, str, float, float], float
     ] = {}  # layers that differ in their feed-forward only are counted together
     for kind, layers in zip(scene.architecture.kinds, deployment.layer_counts, strict=True):
-        for what, elements, each in _parts(kind.attention, deployment.tp, float(deployment.kv_bytes)):
-            key = (what, _kept_for(kind.attention.window), float(elements), each)
+        for what, kept, elements, each in _parts(kind.attention, deployment.tp, float(deployment.kv_bytes)):
+            key = (what, kept, float(elements), each)
             layers_of[key] = layers_of.get(key, 0.0) + float(layers)
     return [
         {
@@ -64,19 +65,23 @@ def _kept_for(window: Window) -> str:
     return "all tokens" if width is None else f"the last {width:,}"
 
 
-def _parts(attention: Attention, tp: int, kv_bytes: float) -> list[tuple[str, float, float]]:
-    """Return what is cached per token and layer on one GPU: name, elements, bytes."""
+def _parts(attention: Attention, tp: int, kv_bytes: float) -> list[tuple[str, str, float, float]]:
+    """Return what is cached per token and layer on one GPU: name, for how long, elements, bytes."""
     if attention.kind == "none":
         return []
+    if attention.shared_kv:
+        return cached_parts(attention, tp, kv_bytes)
     whole = kv_elements_per_token(attention, tp)
     if attention.kind == "mla":
         found = [("the latent of K and V", attention.kv_lora_rank), ("the rotary part of K", attention.rope_head_dim)]
     else:
         widths = attention.head_dim + attention.value_head_dim
         found = [("K", whole * attention.head_dim / widths), ("V", whole * attention.value_head_dim / widths)]
-    parts = [(name, float(elements), float(elements * kv_bytes)) for name, elements in found if elements]
+    kept = _kept_for(attention.window)
+    parts = [(name, kept, float(elements), float(elements * kv_bytes)) for name, elements in found if elements]
     if attention.index_heads:
-        parts.append(("the indexer's key", float(attention.index_head_dim), float(index_bytes_per_token(attention))))
+        index = float(index_bytes_per_token(attention))
+        parts.append(("the indexer's key", kept, float(attention.index_head_dim), index))
     return parts
 
 

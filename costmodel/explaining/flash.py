@@ -8,7 +8,7 @@ from typing import Any
 
 from costmodel.architecture.linears import kv_heads_per_gpu, query_heads_per_gpu
 from costmodel.architecture.types import Attention
-from costmodel.equations.work import LocalChunks, attended_pairs, widest
+from costmodel.equations.work import attended_pairs, chunk_kv
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.formulas import pair_flops, passed_elements
 from costmodel.explaining.layers import dense, pairs_formula, scores_said, sights
@@ -54,18 +54,10 @@ def tiled_bytes(scene: Scene, tokens: int, again: bool = False) -> float:
         reads = tokens * kv_heads * widths
         if again:
             starts = range(0, tokens, TILE)
-            seen = sum(min(start + TILE, tokens) - _first(attention, start) for start in starts)
-            reads = seen * (kv_heads if attention.top_k else heads) * widths
+            seen = sum(chunk_kv(min(TILE, tokens - start), start, attention.reach) for start in starts)
+            reads = seen * (kv_heads if attention.top_k or attention.shared_kv else heads) * widths
         total += layers * (tokens * heads * widths + reads) * scene.deployment.activation_bytes
     return total
-
-
-def _first(attention: Attention, start: int) -> int:
-    """Return the first key that a tile of queries from ``start`` on reads."""
-    if isinstance(attention.reach, LocalChunks):
-        return start // attention.reach.size * attention.reach.size
-    width = widest(attention.reach)
-    return 0 if width is None else max(start + 1 - width, 0)
 
 
 def _layers(scene: Scene) -> list[tuple[Attention, float, float, float]]:
@@ -79,6 +71,8 @@ def _layers(scene: Scene) -> list[tuple[Attention, float, float, float]]:
         if kind.attention.kind in ("gqa", "mla"):
             heads = query_heads_per_gpu(kind.attention, tp)
             kv = heads if kind.attention.kind == "mla" else kv_heads_per_gpu(kind.attention, tp)
+            if kind.attention.shared_kv:  # one vector is key and value
+                kv = kv / 2
             attention, rank, rope = kind.attention, kind.attention.kv_lora_rank, kind.attention.rope_head_dim
             if attention.kind == "mla" and attention.top_k:
                 attention, kv = (

@@ -9,6 +9,7 @@ from costmodel.architecture.counts import (
 )
 from costmodel.architecture.linears import layer_linears
 from costmodel.architecture.types import Architecture, Attention
+from costmodel.explaining.compressed import own_formulas
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.scene import MATRICES, Scene, flops_of, no_indexer, of, time_of
 from costmodel.explaining.tables import number, table
@@ -25,7 +26,9 @@ def with_kv_heads(architecture: Architecture, group: int | None) -> Architecture
     kinds = []
     for kind in architecture.kinds:
         attention = kind.attention
-        if attention.kind in ("gqa", "mla"):
+        if attention.shared_kv:
+            attention = replace(attention, kv_heads=1 if group is None else max(attention.query_heads // group, 1))
+        elif attention.kind in ("gqa", "mla"):
             heads = 1 if group is None else max(attention.query_heads // group, 1)
             attention = replace(attention, kind="gqa", kv_heads=heads, q_lora_rank=0, kv_lora_rank=0, rope_head_dim=0)
         kinds.append(replace(kind, attention=attention))
@@ -193,6 +196,7 @@ def gqa(scene: Scene) -> Topic:
             else "attention = 4·h·d_h·L·(query, key) pairs: no h_kv in it; KV bytes per token = 2·h_kv·d_h·b_kv·L",
             "projections = 2·d·(2·h + 2·h_kv)·d_h·L per token",
             *_latent_formulas(scene, core),
+            *own_formulas(scene.architecture),
         ),
         sources=(
             "Ainslie et al., GQA: Training Generalized Multi-Query Transformer Models, EMNLP 2023, arXiv:2305.13245",

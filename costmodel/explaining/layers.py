@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from costmodel.architecture.types import Attention
 from costmodel.equations.work import LocalChunks, attended_pairs, widest
+from costmodel.explaining import compressed
 from costmodel.explaining.scene import Scene
 from costmodel.explaining.words import count, plural
 
@@ -43,7 +44,7 @@ class Sight(NamedTuple):
     what: str
     """``all``, ``window``, ``chunks``, ``chosen`` or ``state``."""
     tokens: int
-    """Of the window, the local chunk or the choice; 0 for the others."""
+    """Of the window, the local chunk or the choice; where it is all keys and they are compressed, that make one; 0 for the others."""
 
 
 def sights(scene: Scene) -> list[Sight]:
@@ -68,7 +69,15 @@ def _sight(attention: Attention) -> tuple[str, int]:
         return "chunks", int(attention.reach.size)
     if attention.top_k:
         return "chosen", int(attention.top_k)
-    return ("all", 0) if attention.window is None else ("window", int(widest(attention.window)))
+    if attention.window is None or attention.compression:
+        return "all", attention.compression
+    return "window", int(widest(attention.window))
+
+
+def compression(scene: Scene, sight: Sight) -> int:
+    """Return how many tokens make one of the keys that these layers look at beside the last ones; 0 where keys are of tokens."""
+    kinds = (kind.attention for kind in scene.architecture.kinds if kind.attention.compression)
+    return next((each.compression for each in kinds if _sight(each) == sight[1:]), 0)
 
 
 LOOKING = {
@@ -82,14 +91,18 @@ LOOKING = {
 
 def dense(scene: Scene) -> bool:
     """Return whether every layer that mixes tokens looks at all of them."""
-    return all(sight.what == "all" for sight in sights(scene))
+    return all(sight.what == "all" and not sight.tokens for sight in sights(scene))
 
 
 def looking(scene: Scene) -> str:
     """Return what a token looks at: ``every token looks at all before it``, or by layers."""
     found = sights(scene)
     whole = sum(sight.layers for sight in found)
-    parts = [LOOKING[sight.what].format(sight.tokens) for sight in found]
+    parts = [
+        (compressed.LOOKING if ratio else LOOKING)[sight.what].format(sight.tokens, ratio)
+        for sight in found
+        for ratio in [compression(scene, sight)]
+    ]
     if len(found) == 1:
         return f"every token looks at {parts[0]}"
     said = [f"in {sight.layers} at {part}" for sight, part in zip(found, parts, strict=True)]
@@ -124,9 +137,13 @@ PAIRS = {
 
 def pairs_formula(scene: Scene) -> str:
     """Return the formula of the (query, key) pairs of a prompt, A(n), for the layers that there are."""
-    found = [sight.what for sight in sights(scene)]
-    said = "A(n) = " + ", ".join(dict.fromkeys(PAIRS[what] for what in found))
-    return said + "; the indexer 2·h_i·d_i·n(n + 1)/2 per layer" if "chosen" in found else said
+    found = sights(scene)
+    pairs = [(compressed.PAIRS if compression(scene, sight) else PAIRS)[sight.what] for sight in found]
+    said = "A(n) = " + ", ".join(dict.fromkeys(pairs))
+    chosen = next((sight for sight in found if sight.what == "chosen"), None)
+    if chosen is None:
+        return said
+    return said + f"; the indexer 2·h_i·d_i·{'Σ ⌊t/m⌋' if compression(scene, chosen) else 'n(n + 1)/2'} per layer"
 
 
 def scores_said(scene: Scene, tokens: int) -> str:

@@ -5,6 +5,8 @@ larger of the two peaks free (``profile_run`` and ``_dummy_sampler_run`` in vllm
 vocabulary, b_a bytes per activation::
 
     layers   M·b_a·(3·d_ff/t + 3·d)              gate and up (2·d_ff), their product (d_ff), input, residual and output
+             or M·b_a·(3·d_ff/t + (2·n + 1)·d)   with n residual streams, which are read and written anew
+    shared   M·b_a·2·max(h/t, 64)·d_h            instead of 3·d_ff/t where that is less and a key is its value: queries, outputs
     states   M·b_a·(2·(2·G·N + H·P) + 2·H·P)/t   instead of 3·d_ff/t where that is less, in recurrent layers
     experts  M·k·b_a·(max(d_e/t, d) + max(2·d_e/t, d))   the two workspaces of vLLM's Triton experts, instead of 3·d_ff/t
     sampler  V·R·(b_a + 12)                      logits, their float32 copy, probabilities, exponential noise
@@ -44,7 +46,8 @@ def layer_bytes(deployment: Deployment, tokens: Value, rules: VllmRules, kinds: 
     widest = max(_inner_elements(deployment, kind, rules) for kind in kinds or deployment.architecture.kinds)
     extra = COMPILED_BYTES if rules.compiled and deployment.profile.architecture != "cpu" else 0.0
     product = adapter_peak_bytes(deployment, tokens, kinds)
-    return tokens * deployment.activation_bytes * (widest + 3 * hidden) + extra + product
+    residuals = 2 * deployment.architecture.residuals + 1
+    return tokens * deployment.activation_bytes * (widest + residuals * hidden) + extra + product
 
 
 def _inner_elements(deployment: Deployment, kind: LayerKind, rules: VllmRules) -> float:
@@ -54,6 +57,11 @@ def _inner_elements(deployment: Deployment, kind: LayerKind, rules: VllmRules) -
     dense = (ff.shared_intermediate if ff.kind == "moe" else ff.intermediate) * (inwards + 1) / deployment.tp
     if kind.state is not None:  # what the convolution reads and writes, the gate and the outputs
         dense = max(dense, (2 * kind.state.conv_width + 2 * kind.state.inner) / deployment.tp)
+    if (
+        kind.attention.shared_kv
+    ):  # kernels take 64 heads or 128 (``get_padded_num_q_heads`` of vllm/models/deepseek_v4/nvidia/flashmla.py)
+        padded = max(kind.attention.query_heads / deployment.tp, 64)
+        dense = max(dense, 2 * padded * kind.attention.head_dim)
     if ff.kind != "moe":
         return float(dense)
     routed = _workspace_elements(deployment, kind)
@@ -134,12 +142,13 @@ def stage_activation_bytes(
     """Return the activation peak on one GPU of a pipeline stage [B].
 
     Only the last stage samples, and none of a model that pools: its pooler takes d elements of every token, fewer than a layer. Stages of a
-    pipeline hold hidden state and residual for each other: 2·M·d·b_a more.
+    pipeline hold hidden state and residual for each other, 2·M·d·b_a more, or their n residual streams.
     """
     peak = layer_bytes(deployment, token_budget, rules, stage_kinds)
     if last and not deployment.architecture.pooling:
         kept = kept_bytes(deployment, token_budget, rules, stage_kinds)
         peak = maximum(peak, sampler_bytes(deployment, token_budget, sequences, rules) + kept)
     if deployment.pp > 1:
-        peak += 2 * token_budget * deployment.activation_bytes * deployment.architecture.hidden
+        streams = max(deployment.architecture.residuals, 2)
+        peak += streams * token_budget * deployment.activation_bytes * deployment.architecture.hidden
     return peak + common_bytes(deployment, token_budget)

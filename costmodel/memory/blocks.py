@@ -8,6 +8,8 @@ of the block size until a block of an attention layer is as large as a state, wh
 vllm/platforms/interface.py). With prefix caching, vLLM's default, a sequence has two such blocks: its state, and the one it began the block
 with (``MambaSpec.max_memory_usage_bytes``, cache mode ``align``); and one more for each drafted token (``num_speculative_blocks``).
 
+Layers that compress keys have caches of several kinds (:mod:`costmodel.memory.packed`).
+
 Layers of cross-attention keep keys and values of the E states of a sequence's encoder: ⌈E/block⌉ blocks, however long the sequence is
 (``CrossAttentionSpec``).
 """
@@ -23,6 +25,8 @@ from costmodel.architecture.counts import layer_kv_bytes, state_bytes_per_sequen
 from costmodel.deployment import Deployment
 from costmodel.equations.numerics import Value, minimum
 from costmodel.equations.work import BothWays, LocalChunks, Window
+from costmodel.hardware.errors import UnsupportedError
+from costmodel.memory.packed import packed_layers
 from costmodel.memory.weights import stage_patterns
 
 BLOCK_TOKENS = 16
@@ -42,7 +46,7 @@ class KvGroup:
     Attributes:
         window: tokens that a query sees; None for full attention.
         block_tokens: tokens of one block.
-        layers: layer number and bytes of one of its blocks (page), in order.
+        layers: layer number and bytes of one of its blocks (page), in order; a layer comes twice where it has two caches in the group.
         states: blocks that a sequence has, whatever its length, of recurrent layers, or of an encoder's states; 0 for other attention.
     """
 
@@ -98,8 +102,13 @@ def kv_groups(
     (a smaller page gets more tokens per block, or is padded), and layers of each window are dealt to groups of as many layers as the rarest
     window has, or as the commonest where that is less than 1.5 times as many. Recurrent layers are a kind of window of their own, with one
     state for a block.
+
+    Raises:
+        UnsupportedError: a model that compresses keys without the hybrid allocator.
     """
     architecture, tp = deployment.architecture, deployment.tp
+    if architecture.compresses:
+        return _packed(deployment, block_tokens, hybrid)
     tokens_of: list[tuple[int, Window, float]] = []
     states: list[tuple[int, float]] = []
     crossing: list[tuple[int, float]] = []
@@ -142,6 +151,15 @@ def kv_groups(
             for start in range(dealt)
         ]
     return tuple(groups)
+
+
+def _packed(deployment: Deployment, block_tokens: int, hybrid: bool) -> tuple[KvGroup, ...]:
+    """Return the groups of a model that compresses keys."""
+    if not hybrid:
+        raise UnsupportedError(
+            f"{deployment.architecture.name} compresses keys: how its caches share memory is known for vLLM's hybrid KV cache manager only"
+        )
+    return tuple(KvGroup(*group) for group in packed_layers(deployment, block_tokens))
 
 
 def _stretched(

@@ -201,8 +201,10 @@ def _check_one_step(deployment: Deployment, budget: int, longest: int) -> None:
         )
 
 
-def _block_tokens(settings: EngineSettings, made: Capacity) -> int:
-    """Return the tokens of a block: as they are set, unless states make them longer."""
+def _block_tokens(settings: EngineSettings, made: Capacity, compresses: bool = False) -> int:
+    """Return the tokens of a block: as they are set, unless states or compressed keys make them longer."""
+    if compresses:
+        return max(group.block_tokens for group in made.groups)
     if not any(group.states for group in made.groups):
         return settings.block_tokens
     return min(group.block_tokens for group in made.groups)
@@ -257,7 +259,7 @@ def _document(deployment: Deployment, settings: EngineSettings, longest: int, ma
         kv_bytes_per_token=stage_kv_bytes(deployment, stage)
         + settings.beside.kv_per_token * (stage == deployment.pp - 1),
         kv_blocks=made.blocks,
-        kv_block_tokens=_block_tokens(settings, made),
+        kv_block_tokens=_block_tokens(settings, made, deployment.architecture.compresses),
         kv_groups=len(made.groups),
         kv_tokens=made.tokens,
         kv_blocks_per_sequence=made.per_sequence,

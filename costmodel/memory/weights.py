@@ -54,9 +54,9 @@ def loaded_weight_rows(deployment: Deployment, stage: int) -> tuple[ParameterRow
     """Return the weights as an engine holds them after loading ("Model loading took … GiB").
 
     Three things come on top of what is stored: the table of sines and cosines of the rotary embedding, one row for every position that the
-    config allows (Llama-3.1-8B: 131,072·128·2 B = 32 MiB, which makes 14.9575 GiB of weights the 14.9888 that vLLM logs), the padding
-    of mxfp4 experts to the tiles of their kernels (:func:`expert_padding`), and buffers of LoRA adapters
-    (:mod:`costmodel.memory.adapters`).
+    config allows (Llama-3.1-8B: 131,072·128·2 B = 32 MiB, which makes 14.9575 GiB of weights the 14.9888 that vLLM logs; DeepSeek-V4
+    has two in fp32, for layers with and without compressed keys: rotary_embedding/deepseek_scaling_rope.py), the padding of mxfp4 experts
+    to the tiles of their kernels (:func:`expert_padding`), and buffers of LoRA adapters (:mod:`costmodel.memory.adapters`).
     """
     architecture, rows = deployment.architecture, []
     kinds = [architecture.kinds[index] for index in sorted(set(stage_patterns(deployment)[stage]))]
@@ -64,10 +64,12 @@ def loaded_weight_rows(deployment: Deployment, stage: int) -> tuple[ParameterRow
         padded = row.module == "experts" and row.format == "mxfp4"
         factor = max((expert_padding(deployment, kind) for kind in kinds), default=1.0) if padded else 1.0
         rows.append(replace(row, bytes=row.bytes * factor))
-    widths = {_rotary_width(kind) for kind in kinds}
+    tables = {(_rotary_width(kind), kind.attention.compression > 0) for kind in kinds}
     if architecture.max_positions and architecture.rotary:
-        entries = architecture.max_positions * sum(widths)
-        rows.append(ParameterRow("rotary tables", entries, architecture.dtype, entries * deployment.activation_bytes))
+        entries = architecture.max_positions * sum(width for width, _ in tables)
+        shared = any(kind.attention.shared_kv for kind in kinds)
+        dtype, each = ("fp32", 4) if shared else (architecture.dtype, deployment.activation_bytes)
+        rows.append(ParameterRow("rotary tables", entries, dtype, entries * each))
     last = len(stage_patterns(deployment)) - 1
     buffers = adapter_elements(deployment, stage_patterns(deployment)[stage], stage == 0, stage == last)
     if buffers:
@@ -109,4 +111,4 @@ def _rotary_width(kind: LayerKind) -> float:
     attention = kind.attention
     if attention.kind == "none":
         return 0.0
-    return float(attention.rope_head_dim if attention.kind == "mla" else attention.head_dim)
+    return float(attention.rope_head_dim or attention.head_dim)

@@ -124,6 +124,13 @@ def remarks(deployment: Deployment, settings: EngineSettings) -> tuple[tuple[str
         warnings.append(
             "memory outside PyTorch with TP differs by release and link (0.5 to 4 GiB): one H100 node's is taken"
         )
+    if deployment.architecture.compresses:
+        # 4 prompts gathered at once, max_model_len/4 keys of 512 in 16 bits each, and three tables of max_model_len/128 entries per token
+        # of a step (vllm/models/deepseek_v4/nvidia/flashmla.py, sparse_mla.py).
+        each = 4 * 512 * 2 / 4 + 3 * settings.token_budget * 4 / 128
+        warnings.append(
+            f"buffers for compressed keys of prompts are not counted: {each:,.0f} B per token of max_model_len"
+        )
     if deployment.architecture.vision_parameters:
         warnings.append("images being encoded while vLLM profiles itself are not counted: 0.1 to 0.2 GiB for Gemma 3")
     return tuple(notes), tuple(warnings)

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from costmodel.equations.compressed import Compressed
 from costmodel.equations.work import EncoderStates, LocalChunks, seen_tokens
 from costmodel.simulation.clock import Clock
 from costmodel.simulation.requests import Request, Source
@@ -76,9 +77,10 @@ class JumpingEngine(Engine):
         """Growing members that take a block when ``count`` mod block size is the index."""
         self.ends: list[tuple[int, int, State]] = []
         """Heap of (``count`` at the end, serial number, member)."""
-        self.windows = [
-            follow(window) for window in clock.windows if isinstance(window, int | LocalChunks | EncoderStates)
-        ]
+        followed = (
+            window for window in clock.windows if isinstance(window, int | LocalChunks | Compressed | EncoderStates)
+        )
+        self.windows = [follow(window) for window in followed]
         self.held_reads = [0.0] * len(clock.windows)
         self.steady: list[State] = []
         """Members whose context is held."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
+from costmodel.equations.compressed import Compressed
 from costmodel.equations.work import EncoderStates, LocalChunks
+from costmodel.simulation.entries import Entries
 
 
 @dataclass(slots=True)
@@ -142,8 +144,10 @@ class States:
         return 1 << 40
 
 
-def follow(window: int | LocalChunks | EncoderStates) -> Window | Local | States:
+def follow(window: int | LocalChunks | Compressed | EncoderStates) -> Window | Local | Entries | States:
     """Return what keeps account of a flock's reads in layers with this window."""
     if isinstance(window, EncoderStates):
         return States(int(window.size))
+    if isinstance(window, Compressed):
+        return Entries(window)
     return Local(window.size) if isinstance(window, LocalChunks) else Window(window)

@@ -134,6 +134,8 @@ def _symbolic_attention(attention: Attention, make: Callable[[str, Any], Any]) -
         rope_head_dim=make("d_r", attention.rope_head_dim),
         index_heads=make("H_I", attention.index_heads),
         index_head_dim=make("d_I", attention.index_head_dim),
+        output_groups=make("g_o", attention.output_groups),
+        output_rank=make("r_o", attention.output_rank),
         fitted_head_dim=attention.head_dim,
     )
 

@@ -37,7 +37,7 @@ from costmodel.equations.textbook import (
     textbook_encoder,
     textbook_linear,
 )
-from costmodel.equations.work import Chunk, Decodes, LocalChunks, Reach, Window, Work, make_work
+from costmodel.equations.work import Chunk, Decodes, LocalChunks, OwnReach, Reach, Work, make_work
 from costmodel.hardware.calibration import FORMS, Calibration
 from costmodel.hardware.errors import InputError, shown
 from costmodel.rungs import Load, longest_step, make_load, textbook_spike
@@ -247,7 +247,7 @@ def symbolic_textbook(deployment: Deployment, params: float | None = None) -> tu
         total = total_parameters(deployment.architecture) if params is None else params
         active = symbol("P_a")
     values: dict[Any, float] = {whole: total, active: numbers.active_parameters, width: numbers.weight_bytes / total}
-    attention: list[tuple[Window, Any]] = []
+    attention: list[tuple[OwnReach, Any]] = []
     many = len(numbers.attention) > 1
     for index, (window, summed) in enumerate(numbers.attention, start=1):
         kinds = [

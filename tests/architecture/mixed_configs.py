@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+from costmodel.architecture.source import preset_config
+
 QWEN_NEXT = {
     "model_type": "qwen3_next",
     "hidden_size": 2048,
@@ -213,6 +215,8 @@ NAS = {
 }
 """Blocks of nvidia/Llama-3_3-Nemotron-Super-49B-v1, and one of each that is left out."""
 
+DEEPSEEK_V4 = preset_config("DeepSeek-V4-Flash")
+
 MIXED = {
     "qwen3-next": QWEN_NEXT,
     "qwen3.5": QWEN35,
@@ -220,6 +224,7 @@ MIXED = {
     "glm-5.2": GLM52,
     "llama-4": LLAMA4,
     "gemma-4": GEMMA4,
+    "deepseek-v4": DEEPSEEK_V4,
 }
 """Those that are real models."""
 

@@ -71,6 +71,13 @@ WITH_BUFFERS = {
     "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8": (120_668_687_360, 512 * 40),
     "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": (549_308_968_960, 512 * 48),
     "deepseek-ai/DeepSeek-V3.2": (671_877_929_216, 256 * 58),
+    # And tables that say which experts tokens go to in the first three layers.
+    "deepseek-ai/DeepSeek-V4-Flash": (284_332_230_231, 256 * 40 + 3 * 129_280 * 6),
+    "nvidia/DeepSeek-V4-Flash-NVFP4": (284_332_230_231, 256 * 40 + 3 * 129_280 * 6),
+    "sgl-project/DeepSeek-V4-Flash-FP8": (284_332_230_231, 256 * 40 + 3 * 129_280 * 6),
+    "deepseek-ai/DeepSeek-V4-Pro": (1_572_997_179_491, 384 * 58 + 3 * 129_280 * 6),
+    "nvidia/DeepSeek-V4-Pro-NVFP4": (1_572_997_179_491, 384 * 58 + 3 * 129_280 * 6),
+    "sgl-project/DeepSeek-V4-Pro-FP8": (1_572_997_179_491, 384 * 58 + 3 * 129_280 * 6),
     "zai-org/GLM-5": (743_911_199_232, 256 * 75),
     "zai-org/GLM-5.2": (743_377_000_704, 256 * 75),
     "google/gemma-4-26B-A4B": (25_805_933_872, 30 + 2 * 1152),
@@ -111,6 +118,9 @@ def test_counts_equal_the_transformers_classes(name):
         ("moonshotai/Kimi-K2.5", None, "bf16", "int4"),
         ("Qwen/Qwen3-32B-FP8-Static-PerTensor", "fp8", "fp8", "fp8"),
         ("Qwen/Qwen3-32B-FP8", None, "fp8", "fp8"),
+        ("deepseek-ai/DeepSeek-V4-Flash", "fp8", "fp8", "mxfp4"),
+        ("nvidia/DeepSeek-V4-Pro-NVFP4", "fp8", "fp8", "nvfp4"),
+        ("sgl-project/DeepSeek-V4-Pro-FP8", "fp8", "fp8", "fp8"),
     ],
 )
 def test_quantisation_files_are_used_with_their_configurations(name, kv_dtype, attention, experts):

@@ -76,6 +76,8 @@ CLASSES = {
     "Qwen3.5-122B-A10B": 122_562_817_776,
     "Qwen3.5-397B-A17B": 396_802_360_816,
     "DeepSeek-V3.2": 671_877_929_216 + 256 * 58,
+    "DeepSeek-V4-Flash": 284_332_230_231 + 256 * 40 + 3 * 129_280 * 6,  # and its tables of experts by token
+    "DeepSeek-V4-Pro": 1_572_997_179_491 + 384 * 58 + 3 * 129_280 * 6,
     "GLM-5": 743_911_199_232 + 256 * 75,
     "GLM-5.2": 743_377_000_704 + 256 * 75,
     "Llama-4-Scout-17B-16E-Instruct": 107_769_861_120,
@@ -115,6 +117,9 @@ CARDS = {
     "DeepSeek-R1": (671, 37, 0.02),
     # https://huggingface.co/deepseek-ai/DeepSeek-V2-Lite: 15.7B and 2.4B, of which the input embedding (0.21B) is not counted.
     "DeepSeek-V2-Lite": (15.7, 2.4 + 0.21, 0.02),
+    # https://huggingface.co/deepseek-ai/DeepSeek-V4-Flash: 284B and 13B, DeepSeek-V4-Pro: 1.6T and 49B, without the input embedding.
+    "DeepSeek-V4-Flash": (284, 13 + 0.53, 0.025),
+    "DeepSeek-V4-Pro": (1573, 49 + 0.93, 0.005),
     # https://huggingface.co/moonshotai/Kimi-K2-Instruct: 1T and 32B; the input embedding (1.17B) is left out there too.
     "Kimi-K2-Instruct": (1026, 32 + 1.17, 0.02),
     # https://huggingface.co/zai-org/GLM-4.5: 355B and 32B, GLM-4.5-Air: 106B and 12B; active again without the input embedding.

@@ -315,7 +315,8 @@ def test_the_parts_are_all_there_is(model: str) -> None:
     scene = make_scene(model, "b200")
     kept = sum(row["bytes_per_token"] for row in cache_rows(scene))  # type: ignore[misc]
     assert kept == pytest.approx(kv_bytes_per_token(scene.architecture, scene.deployment.kv_bytes))
-    assert kept == pytest.approx(sum(kernel.kv_bytes_per_token for kernel in scene.floor.attention))
+    if not scene.architecture.compresses:  # else a kernel counts keys, of which there are fewer than tokens
+        assert kept == pytest.approx(sum(kernel.kv_bytes_per_token for kernel in scene.floor.attention))
 
 
 # 9 --- K and V of the prefix are cached, the answer is not -------------------------------------------------------------------------

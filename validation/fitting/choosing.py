@@ -69,7 +69,7 @@ class Chosen:
 
 def candidates(deployment: Deployment) -> tuple[Candidate, ...]:
     """Return what may be fitted to steps of a deployment, the most important first."""
-    latent = any(kind.attention.kind == "mla" for kind in deployment.architecture.kinds)
+    latent = any(kind.attention.kind == "mla" or kind.attention.shared_kv for kind in deployment.architecture.kinds)
     suffix = f".{deployment.attention_dtype}{LATENT}" if latent else ""
     prefill, decode = f"prefill_attention{suffix}", f"decode_attention{suffix}"
     graph, eager = "overhead.graph", "overhead.eager"
