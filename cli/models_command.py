@@ -189,7 +189,7 @@ def _halves(kind: LayerKind) -> list[str]:
     if attention.kind == "mla":
         found.append("sparse MLA" if attention.top_k else "MLA")
     elif attention.kind == "gqa":
-        found.append(_reach_word(attention.window))
+        found.append("sparse" if attention.top_k else _reach_word(attention.window))
     if kind.cross is not None:
         found.append("cross")
     if kind.state is not None:
@@ -232,13 +232,24 @@ def _describe_mixer(kind: LayerKind) -> str:
         return ""
     if attention.kind == "mla":
         latent = f"MLA, {attention.query_heads} heads, latent {attention.kv_lora_rank} + {attention.rope_head_dim}"
-        if not attention.top_k:
-            return latent
-        chosen = f"{latent}, {count(attention.top_k)} keys"
-        if not attention.index_heads:
-            return f"{chosen} of the indexer before"
-        return f"{chosen} by an indexer of {attention.index_heads} heads of {attention.index_head_dim}"
-    return f"{_reach(attention.window)}, {attention.query_heads} query and {attention.kv_heads} KV heads of {attention.head_dim}"
+        return latent + _describe_choice(attention)
+    heads = f"{attention.query_heads} query and {attention.kv_heads} KV heads of {attention.head_dim}"
+    return (
+        f"sparse attention, {heads}{_describe_choice(attention)}"
+        if attention.top_k
+        else f"{_reach(attention.window)}, {heads}"
+    )
+
+
+def _describe_choice(attention: Attention) -> str:
+    """Return how many keys are chosen, and by what; nothing where all are seen."""
+    if not attention.top_k:
+        return ""
+    chosen = f", {count(attention.top_k)} keys"
+    if not attention.index_heads:
+        return f"{chosen} of the indexer before"
+    each = " for each group of heads" if attention.index_by_group else ""
+    return f"{chosen}{each} by an indexer of {attention.index_heads} heads of {attention.index_head_dim}"
 
 
 def _reach_word(window: Window) -> str:

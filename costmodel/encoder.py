@@ -202,7 +202,7 @@ def encoder_parameters(deployment: Deployment, rates: RateSource | None = None, 
     gemms += [_gemm(deployment, rates, name, inputs, outputs, tower.layers) for name, inputs, outputs in shapes]
     for item in tower.projector:
         outputs = item.outputs / split if split > 1 else item.outputs
-        gemms.append(_gemm(deployment, rates, item.name, item.inputs, outputs, item.count, per_row=True))
+        gemms.append(_gemm(deployment, rates, item.name, item.inputs, outputs, item.count, per_row=not item.per_patch))
     gemms += [_gemm(deployment, rates, *shape, per_row=True) for shape in _cross_shapes(deployment)]
     transfers: tuple[Transfer, ...] = ()
     if split > 1:

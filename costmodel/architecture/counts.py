@@ -63,7 +63,7 @@ def attention_extras(attention: Attention, tp: int = 1) -> Value:
     heads = query_heads_per_gpu(attention, tp)
     count: Value = heads if attention.sinks else 0
     if attention.index_heads != 0:
-        count = count + 2 * attention.index_head_dim  # LayerNorm of its key
+        count = count + 2 * attention.index_head_dim  # LayerNorm of its key; or norms of its queries' heads and its key
     if attention.kind == "mla":
         count = count + attention.kv_lora_rank + attention.q_lora_rank
     if attention.qk_norm == "head":
@@ -208,12 +208,16 @@ def kv_elements_per_token(attention: Attention, tp: int = 1) -> Value:
 
 
 def index_bytes_per_token(attention: Attention) -> Value:
-    """Return the bytes that an indexer caches per token and layer, whole on every GPU [B].
+    """Return the bytes that an indexer caches per token and layer, whole on every GPU, whatever the format of the KV cache [B].
 
-    One key in 8 bits and a 4-byte scale for every 128 of its elements, whatever the format of the KV cache:
-    d_I + 4·d_I/128 (vllm/model_executor/models/deepseek_v2.py, ``Indexer``).
+    One key in 8 bits and a 4-byte scale for every 128 of its elements: d_I + 4·d_I/128 (vllm/model_executor/models/deepseek_v2.py,
+    ``Indexer``). Where its heads choose by group, one key in 16 bits: 2·d_I (vllm/models/minimax_m3/common/indexer.py,
+    ``MiniMaxM3IndexerCache``).
     """
-    return attention.index_head_dim + attention.index_head_dim / 32 if attention.index_heads != 0 else 0
+    if attention.index_heads == 0:
+        return 0
+    width = attention.index_head_dim
+    return 2 * width if attention.index_by_group else width + width / 32
 
 
 def layer_kv_bytes(attention: Attention, kv_bytes: Value, tp: int = 1) -> Value:

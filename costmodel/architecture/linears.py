@@ -54,6 +54,26 @@ def kv_heads_per_gpu(attention: Attention, tp: int) -> Value:
     return attention.kv_heads if tp == 1 else maximum(attention.kv_heads / tp, 1)
 
 
+def index_heads_per_gpu(attention: Attention, tp: int) -> Value:
+    """Return the indexer's heads that one GPU computes: all of them, or where they choose by group max(H_I / t, 1)."""
+    if tp == 1 or not attention.index_by_group:
+        return attention.index_heads
+    return maximum(attention.index_heads / tp, 1)
+
+
+def index_linears(attention: Attention, hidden: Value, fmt: WeightFormat, plain: WeightFormat) -> list[Linear]:
+    """Return the projections of an indexer: its queries, from the compressed ones if there are, its key and its heads' weights.
+
+    They are whole on every GPU; engines hold the latter two in 16 bits, ``plain`` (vllm/model_executor/models/deepseek_v2.py, ``Indexer``).
+    """
+    inputs, width = attention.q_lora_rank, attention.index_heads * attention.index_head_dim
+    return [
+        Linear("indexer.wq_b", "attention", inputs if inputs != 0 else hidden, width, fmt),
+        Linear("indexer.wk", "attention", hidden, attention.index_head_dim, plain or fmt),
+        Linear("indexer.weights_proj", "attention", hidden, attention.index_heads, plain or fmt),
+    ]
+
+
 def attention_linears(
     attention: Attention, hidden: Value, fmt: WeightFormat, tp: int = 1, plain: WeightFormat | None = None
 ) -> list[Linear]:
@@ -61,8 +81,9 @@ def attention_linears(
 
     ``gqa``: qkv d → (h + 2·h_kv)·d_h and output h·d_h → d, divided by heads. ``mla``: query (compressed to
     q_lora_rank or direct), the joint compression d → kv_lora_rank + rope_head_dim (replicated on every GPU), its
-    expansion to keys and values, output. An indexer adds its queries (from the compressed ones), its key and its heads' weights, whole
-    on every GPU; engines hold the latter two in 16 bits, ``plain`` (vllm/model_executor/models/deepseek_v2.py, ``Indexer``).
+    expansion to keys and values, output. An indexer adds its own (:func:`index_linears`), parts of it in 16 bits, ``plain``; where its
+    heads choose by group, its queries and its key are further columns of qkv, (H_I + 1)·d_I, H_I divided as KV heads are
+    (vllm/models/minimax_m3/nvidia/model.py, ``MinimaxM3QKVParallelLinearWithIndexer``).
     """
     if attention.kind == "none":
         return []
@@ -76,6 +97,8 @@ def attention_linears(
         h_kv = kv_heads_per_gpu(attention, tp)
         q_width = h * d_qk * 2 if attention.output_gate else h * d_qk
         width = q_width + h_kv * d_qk + (0 if attention.keys_are_values else h_kv * d_v)
+        if attention.index_by_group:
+            width = width + (index_heads_per_gpu(attention, tp) + 1) * attention.index_head_dim
         linears.append(Linear("qkv_proj", "attention", hidden, width, fmt, biases=width if attention.qkv_bias else 0))
     else:
         latent = attention.kv_lora_rank + attention.rope_head_dim
@@ -89,11 +112,8 @@ def attention_linears(
         )
         expanded = h * (d_qk - attention.rope_head_dim + d_v)
         linears.append(Linear("kv_b_proj", "attention", attention.kv_lora_rank, expanded, fmt))
-    if attention.index_heads != 0:
-        width, inputs = attention.index_heads * attention.index_head_dim, attention.q_lora_rank
-        linears.append(Linear("indexer.wq_b", "attention", inputs if inputs != 0 else hidden, width, fmt))
-        linears.append(Linear("indexer.wk", "attention", hidden, attention.index_head_dim, plain or fmt))
-        linears.append(Linear("indexer.weights_proj", "attention", hidden, attention.index_heads, plain or fmt))
+    if attention.index_heads != 0 and not attention.index_by_group:
+        linears += index_linears(attention, hidden, fmt, plain or fmt)
     linears.append(Linear("o_proj", "attention", h * d_v, hidden, fmt, biases=hidden if attention.output_bias else 0))
     return linears
 

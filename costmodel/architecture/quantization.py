@@ -19,6 +19,8 @@ from costmodel.architecture.types import LayerFormats
 from costmodel.hardware.errors import UnsupportedError
 
 _NOTHING: Final = NamePatterns(())
+INDEX_COLUMNS: Final = ("indexer.index_q_proj", "indexer.index_k_proj")
+"""What an indexer adds to the kernel of q, k and v where its heads choose by group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,12 @@ class Quantization:
         if moe and layer.feed_forward.latent:
             group_of_latent = group(names.latent)
             overrides += [(kernel, group_of_latent) for kernel, _ in names.latent if group_of_latent != feed_forward]
-        return LayerFormats(attention, feed_forward, routed or feed_forward, plain, tuple(overrides))
+        formats = LayerFormats(attention, feed_forward, routed or feed_forward, plain, tuple(overrides))
+        fused = {formats.of(kernel, attention) for kernel in ("qkv_proj", *INDEX_COLUMNS)}
+        if layer.attention.index_by_group and len(fused) > 1:
+            kinds = " and ".join(sorted({fmt.name for fmt in fused}))
+            raise UnsupportedError(f"layer {index}: qkv_proj and the indexer are one kernel, but are stored in {kinds}")
+        return formats
 
     @staticmethod
     def _has_kernel(kernel: str, layer: Layer) -> bool:

@@ -59,7 +59,10 @@ class Attention:
     index_heads: Value = 0
     """H_I, heads of the indexer; 0 where there is none, or the choice of an earlier layer is taken over."""
     index_head_dim: Value = 0
-    """d_I, dimension of an indexer's head; it caches one key of it per token, in 8 bits, for all its heads."""
+    """d_I, dimension of an indexer's head; it caches one key of it per token for all its heads."""
+    index_by_group: bool = False
+    """False: the indexer's heads choose together, and its key is cached in 8 bits (DeepSeek-V3.2). True: each chooses for a group of query
+    heads, that of a KV head, and is divided with those; it is cached in 16 bits, and has no weights of heads (MiniMax-M3)."""
     keys_are_values: bool = False
     """Values are the keys before their norm and rotation: one projection less, both are cached (Gemma 4)."""
 
