@@ -17,6 +17,7 @@ from costmodel.architecture import (
     families_hybrid,
     families_minimax,
     families_moe,
+    families_step,
     families_varied,
     towers,
     towers_crossing,
@@ -84,6 +85,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "qwen3_vl_text": families_dense.qwen3,
     "roberta": families_encoder.roberta,
     "smollm3": families_dense.smollm3,
+    "step3p5": families_step.step3p5,
     "starcoder2": families_classic.starcoder2,
     "whisper": families_varied.whisper,
     "xlm-roberta": families_encoder.roberta,
@@ -106,6 +108,7 @@ TOWERS: Final[dict[str, Callable[[ConfigReader, ConfigReader], VisionTower]]] = 
     "qwen3_5_moe": towers.qwen3_vl,
     "qwen3_vl": towers.qwen3_vl,
     "qwen3_vl_moe": towers.qwen3_vl,
+    "step3p7": towers_recent.step3p7,
 }
 """Model types that wrap a text decoder (``text_config``, or their own keys) and a vision tower: how tower and projector are read."""
 
@@ -122,6 +125,7 @@ _TEXT_TYPES: Final = {
     "qwen2_vl": "qwen2",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
+    "step3p7": "step3p5",
 }
 """The text decoder's model type where ``text_config`` does not name it."""
 
@@ -156,11 +160,16 @@ REASONS: Final = {
     "mamba2": _HYBRID,
     "minimax": _HYBRID,
     "rwkv": _HYBRID,
-    "step3p7": "its class is not public enough to count its layers exactly",
     "t5": _CROSS,
     "zamba2": _HYBRID,
 }
 """Why well-known model types are refused."""
+
+_REWRITTEN: Final = {
+    "step3p7": "without text_config it is not the published configuration, and says nothing of what that has: the query heads of sliding "
+    "layers (attention_other_setting), the gate of each head (use_head_wise_attn_gate), the tower; --model Step-3.7-Flash has them",
+}
+"""Why model types are refused whose configuration was written anew by others, without a ``text_config``."""
 
 _ARCHITECTURES: Final = {
     "CohereForCausalLM": "cohere",
@@ -212,6 +221,8 @@ def architecture_from_config(
         raise UnsupportedError(f"{name}: model type {model_type!r} is not covered: {REASONS[model_type]}")
     if outer.flag("is_encoder_decoder", False) and model_type != "whisper":
         raise UnsupportedError(f"{name}: model type {model_type!r} is not covered: {_CROSS}")
+    if model_type in _REWRITTEN and not outer.has("text_config"):
+        raise UnsupportedError(f"{name}: model type {model_type!r} is not covered so: {_REWRITTEN[model_type]}")
     text = outer
     if model_type in TOWERS:
         text = _text_config(model_type, outer)

@@ -114,6 +114,8 @@ def attention_linears(
         linears.append(Linear("kv_b_proj", "attention", attention.kv_lora_rank, expanded, fmt))
     if attention.index_heads != 0 and not attention.index_by_group:
         linears += index_linears(attention, hidden, fmt, plain or fmt)
+    if attention.gate_dim != 0:
+        linears.append(Linear("g_proj", "attention", hidden, h * attention.gate_dim, fmt))
     linears.append(Linear("o_proj", "attention", h * d_v, hidden, fmt, biases=hidden if attention.output_bias else 0))
     return linears
 

@@ -108,6 +108,8 @@ class Quantization:
             return layer.state is not None and (kernel != "in_proj_ba" or layer.state.kind == "gdn")
         if layer.attention.kind == "none":
             return False
+        if kernel == "g_proj":
+            return bool(layer.attention.gate_dim != 0)
         if kernel.startswith("indexer."):
             return bool(layer.attention.index_heads != 0)
         compressed = layer.attention.kind == "mla" and layer.attention.q_lora_rank != 0

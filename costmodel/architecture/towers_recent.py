@@ -1,11 +1,11 @@
-"""Vision towers of MiniMax-M3 and of other models whose projectors do more than one matrix per feature.
+"""Vision towers of MiniMax-M3, Step-3.7 and Kimi K3, whose projectors do more than one matrix per feature.
 
 What :mod:`~costmodel.architecture.towers` says of image sizes holds here too.
 """
 
 from __future__ import annotations
 
-from costmodel.architecture.images import DynamicImage
+from costmodel.architecture.images import DynamicImage, WholeAndCrops
 from costmodel.architecture.reader import ConfigReader
 from costmodel.architecture.towers import encoder, linear, read_heads
 from costmodel.architecture.vision import Projection, VisionTower
@@ -50,10 +50,67 @@ def minimax_m3(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
         kv_heads=heads,
         head_dim=head,
         projector=(
-            Projection("projector.linear_1", width, between, per_patch=True),
-            Projection("projector.linear_2", between, hidden, per_patch=True),
+            Projection("projector.linear_1", width, between, rows=merge**2),
+            Projection("projector.linear_2", between, hidden, rows=merge**2),
             Projection("merger.linear_1", merged, between),
             Projection("merger.linear_2", between, hidden),
         ),
         rule=DynamicImage(patch, merge, *M3_AREA),
+    )
+
+
+def step3p7(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
+    """Perception encoder, downsamplers and projector of Step-3.7-Flash (modeling_step3p7.py): two learned scales a layer, no last norm.
+
+    Two convolutions of 3 × 3 with stride 2, each to twice the width, make one feature of 16 patches. Learned positions are those of the
+    whole image; crops are of 504 pixels (vllm/transformers_utils/processors/step3_vl.py).
+    """
+    width, layers = vision.integer("width", default=1536), vision.integer("layers", default=47)
+    heads, head = read_heads(vision, "heads", width, 16)
+    ratio = vision.get("mlp_ratio")
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < 100:
+        raise vision.fail("mlp_ratio", f"must be a number above 0, not {ratio!r}")
+    inner = int(width * ratio)
+    side, patch = vision.integer("image_size", default=728), vision.integer("patch_size", default=14)
+    channels = vision.integer("num_channels", default=3)
+    for key, expected in (
+        ("use_cls_token", False),
+        ("ues_cls_token", False),
+        ("use_ln_pre", True),
+        ("use_ln_post", False),
+    ):
+        vision.require(
+            key, expected, "the tower of Step-3.7-Flash has a norm before its layers, none after them, no class token"
+        )
+    vision.require("use_abs_posemb", True, "the tower of Step-3.7-Flash has learned positions")
+    vision.ignore("use_rope2d")
+    if vision.get("ls_init_value") in (None, 0):
+        raise vision.unsupported("ls_init_value: the layers of the tower of Step-3.7-Flash have learned scales")
+    vision.finish()
+    outer.require("understand_projector_stride", 2, "only downsampling by two convolutions of stride 2 is")
+    outer.ignore("image_token_len", "patch_token_len")
+    hidden, bias = outer.integer("hidden_size"), outer.flag("projector_bias", False)
+    inputs = channels * patch**2
+    embeddings = inputs * width + (side // patch) ** 2 * width + 2 * width
+    downsamplers = linear(9 * width, 2 * width) + linear(9 * 2 * width, 4 * width)
+    layer_scales = 2 * width * layers
+    return VisionTower(
+        parameters=embeddings
+        + encoder(width, inner, layers)
+        + layer_scales
+        + downsamplers
+        + linear(4 * width, hidden, bias),
+        patch_inputs=inputs,
+        hidden=width,
+        intermediate=inner,
+        layers=layers,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head,
+        projector=(
+            Projection("downsampler1", 9 * width, 2 * width, rows=4),
+            Projection("downsampler2", 9 * 2 * width, 4 * width),
+            Projection("projector", 4 * width, hidden),
+        ),
+        rule=WholeAndCrops(side, 504, patch, 4),
     )

@@ -52,6 +52,8 @@ class Attention:
     """One learned sink logit per query head (gpt-oss)."""
     output_gate: bool = False
     """Queries are projected to twice their width and gate the output."""
+    gate_dim: Value = 0
+    """Numbers per head of another projection that gates the output: 1 (Step-3.5), d_v (Kimi K3); 0 without one."""
     fitted_head_dim: int = 0
     """d_h as a number, by which fitted kernels are chosen, where ``head_dim`` is a symbol; else 0."""
     top_k: int = 0

@@ -31,6 +31,7 @@ def attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Attent
             qk_norm="none",
             sinks=False,
             output_gate=False,
+            gate_dim=0,
             keys_are_values=False,
             index_heads=0,
             index_head_dim=0,
