@@ -27,7 +27,7 @@ from costmodel.cli.text import count, gib, parameters, percent, plural, size, ta
 from costmodel.encoder import DEFAULT_SIZE, read_size
 from costmodel.equations.work import BothWays, LocalChunks, Window
 
-STATE_NAMES = {"gdn": "GDN", "mamba2": "Mamba 2"}
+STATE_NAMES = {"gdn": "GDN", "kda": "KDA", "mamba2": "Mamba 2"}
 """Recurrent layers in a word."""
 
 
@@ -226,7 +226,7 @@ def _describe_cross(cross: Attention | None) -> str:
 def _describe_mixer(kind: LayerKind) -> str:
     attention, state = kind.attention, kind.state
     if state is not None:
-        name = {"gdn": "gated delta net", "mamba2": "Mamba 2"}[state.kind]
+        name = {"gdn": "gated delta net", "kda": "Kimi delta attention", "mamba2": "Mamba 2"}[state.kind]
         return f"{name}, {state.heads} states of {state.key_dim} × {state.value_dim}"
     if attention.kind == "none":
         return ""

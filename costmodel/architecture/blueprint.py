@@ -130,6 +130,7 @@ class Blueprint:
     max_positions: int = 0
     rotary: bool = True
     final_norm: bool = True
+    residual_block: int = 0
     pooling: Pooling = ""
     head: tuple[int, ...] = ()
     notes: tuple[str, ...] = field(default=())

@@ -80,6 +80,8 @@ def layer_small_parameters(layer: LayerKind, hidden: Value, tp: int = 1) -> Valu
         count = count + state_extras(layer.state, tp)
     if layer.cross is not None:
         count = count + attention_extras(layer.cross, tp)
+    if layer.feed_forward.latent_norm:
+        count = count + layer.feed_forward.latent
     return count + layer.scalars
 
 
@@ -93,6 +95,8 @@ def state_extras(state: StateMixer, tp: int = 1) -> Value:
     count = (state.conv_kernel + int(state.conv_bias)) * share.conv_width
     if state.kind == "gdn":
         return count + 2 * share.heads + state.value_dim
+    if state.kind == "kda":  # a bias for every decay, of which each row of a state has one
+        return count + share.heads + share.heads * state.key_dim + state.value_dim
     return count + 3 * share.heads + share.inner
 
 

@@ -152,17 +152,27 @@ def state_linears(state: StateMixer, hidden: Value, fmt: WeightFormat, tp: int =
     """Return the projections of one recurrent layer on one of ``tp`` GPUs.
 
     Into the convolution's channels (2·G·N + H·P) and the gate of the output (H·P), and out of H·P. ``mamba2`` projects a step width per
-    head in the same kernel; ``gdn`` a decay and a step width per head in one of their own.
+    head in the same kernel; ``gdn`` a decay and a step width per head in one of their own. ``kda`` projects a step width per head, and
+    through a rank of N, which is whole on every GPU, its H·N decays, and perhaps its gate likewise
+    (vllm/models/kimi_k3/nvidia/kda.py, ``in_proj_qkvgfab``).
     """
     share = state_share(state, tp)
     width = share.conv_width + share.inner
     linears = []
     if state.kind == "mamba2":
         width = width + share.heads
+    if state.kind == "kda":
+        width = width + share.heads + state.key_dim
+        if state.gate_rank != 0:
+            width = width - share.inner + state.gate_rank
     bias = state.projection_bias
     linears.append(Linear("in_proj", "attention", hidden, width, fmt, biases=width if bias else 0))
     if state.kind == "gdn":
         linears.append(Linear("in_proj_ba", "attention", hidden, 2 * share.heads, fmt))
+    if state.kind == "kda":
+        linears.append(Linear("f_b_proj", "attention", state.key_dim, share.heads * state.key_dim, fmt))
+        if state.gate_rank != 0:
+            linears.append(Linear("g_b_proj", "attention", state.gate_rank, share.inner, fmt))
     linears.append(Linear("out_proj", "attention", share.inner, hidden, fmt, biases=hidden if bias else 0))
     return linears
 

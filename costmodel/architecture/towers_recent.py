@@ -114,3 +114,44 @@ def step3p7(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
         ),
         rule=WholeAndCrops(side, 504, patch, 4),
     )
+
+
+def kimi_k3(vision: ConfigReader, outer: ConfigReader) -> VisionTower:
+    """MoonViT tower and projector of Kimi K3 (vllm/model_executor/models/kimi_k25_vit.py); its processor's rule is not read.
+
+    Heads wider than their share of the width, RMS norms, no biases; the projector has its norm behind it.
+    """
+    width, inner = vision.integer("vt_hidden_size"), vision.integer("vt_intermediate_size")
+    layers, patch = vision.integer("vt_num_hidden_layers"), vision.integer("patch_size")
+    rows, columns = vision.integer("init_pos_emb_height"), vision.integer("init_pos_emb_width")
+    inside = vision.integer("qkv_hidden_size", default=width)
+    heads, head = read_heads(vision, "vt_num_attention_heads", inside)
+    for key, expected in (
+        ("pos_emb_type", "divided_fixed"),
+        ("mm_projector_type", "patchmergerv2"),
+        ("norm_type", "rmsnorm"),
+        ("mlp_type", "mlp2"),
+        ("attn_bias", False),
+        ("linear_bias", False),
+        ("patch_embed_proj_bias", False),
+    ):
+        vision.require(key, expected, "the tower of Kimi K3 has it otherwise")
+    vision.ignore("init_pos_emb_time", "merge_type", "video_attn_type", "mm_hidden_size", "text_hidden_size")
+    vision.ignore("pos_emb_interpolation_mode", "projector_ln_eps", "activation_func")
+    kernel = vision.items("merge_kernel_size")
+    vision.finish()
+    merged, hidden = width * int(kernel[0]) * int(kernel[1]), outer.integer("hidden_size")
+    layer = 4 * width * inside + 2 * width * inner + 2 * width
+    tower = 3 * patch**2 * width + rows * columns * width + layers * layer + width
+    return VisionTower(
+        parameters=tower + merged * merged + merged * hidden + hidden,
+        patch_inputs=3 * patch**2,
+        hidden=width,
+        intermediate=inner,
+        layers=layers,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head,
+        projector=(Projection("merger.up", merged, merged), Projection("merger.down", merged, hidden)),
+        rule=None,
+    )

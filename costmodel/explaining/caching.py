@@ -92,7 +92,7 @@ def state_rows(scene: Scene) -> list[dict[str, Cell]]:
     return rows
 
 
-STATE_NAMES = {"gdn": "gated delta net", "mamba2": "Mamba 2"}
+STATE_NAMES = {"gdn": "gated delta net", "kda": "Kimi delta attention", "mamba2": "Mamba 2"}
 
 
 def kv_cache(scene: Scene) -> Topic:

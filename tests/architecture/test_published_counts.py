@@ -128,6 +128,8 @@ CARDS = {
     "MiniMax-M3": (428, 23 + 2 * 1.23, 0.03),
     # https://github.com/stepfun-ai/Step-3.7-Flash: 198B and about 11B; active without embedding and lm_head (0.53B each).
     "Step-3.7-Flash": (198, 11 + 2 * 0.53, 0.02),
+    # https://huggingface.co/moonshotai/Kimi-K3 and its report: 2.78T and 104B; active without the input embedding (1.17B).
+    "Kimi-K3": (2780, 104 + 1.17, 0.005),
     # https://arxiv.org/abs/2508.10925, table 1: 20.91B and 116.83B; active 3.61B and 5.13B without the input embedding (0.579B).
     "gpt-oss-20b": (20.91, 3.61 + 0.579, 0.002),
     "gpt-oss-120b": (116.83, 5.13 + 0.579, 0.002),

@@ -11,7 +11,16 @@ from costmodel.architecture.families import FAMILIES, TOWERS, architecture_from_
 MODELS = json.loads(Path(__file__).with_name("reference_counts.json").read_text(encoding="utf-8"))["models"]
 
 # Families that transformers has no class for: counted against published checkpoints instead (test_published_counts.py).
-WITHOUT_CLASS = {"mimo", "minimax_m2", "kimi_k2", "kimi_k25", "nemotron-nas", "qwen3_vl_text", "qwen3_vl_moe_text"}
+WITHOUT_CLASS = {
+    "mimo",
+    "minimax_m2",
+    "kimi_k2",
+    "kimi_k25",
+    "kimi_k3",
+    "nemotron-nas",
+    "qwen3_vl_text",
+    "qwen3_vl_moe_text",
+}
 # Text decoders that are counted within their wrappers.
 WRAPPED = {"mllama_text_model", "qwen2_vl_text", "qwen2_5_vl_text"}
 
