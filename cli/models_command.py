@@ -27,7 +27,7 @@ from costmodel.cli.text import count, gib, parameters, percent, plural, size, ta
 from costmodel.encoder import DEFAULT_SIZE, read_size
 from costmodel.equations.work import BothWays, LocalChunks, Window
 
-STATE_NAMES = {"gdn": "GDN", "mamba2": "Mamba 2"}
+STATE_NAMES = {"gdn": "GDN", "kda": "KDA", "mamba2": "Mamba 2"}
 """Recurrent layers in a word."""
 
 
@@ -191,7 +191,7 @@ def _halves(kind: LayerKind) -> list[str]:
     elif attention.compression:
         found.append("chosen compressed" if attention.top_k else "compressed")
     elif attention.kind == "gqa":
-        found.append(_reach_word(attention.window))
+        found.append("sparse" if attention.top_k else _reach_word(attention.window))
     if kind.cross is not None:
         found.append("cross")
     if kind.state is not None:
@@ -228,19 +228,30 @@ def _describe_cross(cross: Attention | None) -> str:
 def _describe_mixer(kind: LayerKind) -> str:
     attention, state = kind.attention, kind.state
     if state is not None:
-        name = {"gdn": "gated delta net", "mamba2": "Mamba 2"}[state.kind]
+        name = {"gdn": "gated delta net", "kda": "Kimi delta attention", "mamba2": "Mamba 2"}[state.kind]
         return f"{name}, {state.heads} states of {state.key_dim} × {state.value_dim}"
     if attention.kind == "none" or attention.shared_kv:
         return _describe_shared(attention) if attention.shared_kv else ""
     if attention.kind == "mla":
         latent = f"MLA, {attention.query_heads} heads, latent {attention.kv_lora_rank} + {attention.rope_head_dim}"
-        if not attention.top_k:
-            return latent
-        chosen = f"{latent}, {count(attention.top_k)} keys"
-        if not attention.index_heads:
-            return f"{chosen} of the indexer before"
-        return f"{chosen} by an indexer of {attention.index_heads} heads of {attention.index_head_dim}"
-    return f"{_reach(attention.window)}, {attention.query_heads} query and {attention.kv_heads} KV heads of {attention.head_dim}"
+        return latent + _describe_choice(attention)
+    heads = f"{attention.query_heads} query and {attention.kv_heads} KV heads of {attention.head_dim}"
+    return (
+        f"sparse attention, {heads}{_describe_choice(attention)}"
+        if attention.top_k
+        else f"{_reach(attention.window)}, {heads}"
+    )
+
+
+def _describe_choice(attention: Attention) -> str:
+    """Return how many keys are chosen, and by what; nothing where all are seen."""
+    if not attention.top_k:
+        return ""
+    chosen = f", {count(attention.top_k)} keys"
+    if not attention.index_heads:
+        return f"{chosen} of the indexer before"
+    each = " for each group of heads" if attention.index_by_group else ""
+    return f"{chosen}{each} by an indexer of {attention.index_heads} heads of {attention.index_head_dim}"
 
 
 def _describe_shared(attention: Attention) -> str:

@@ -257,7 +257,8 @@ def encoder_parameters(deployment: Deployment, rates: RateSource | None = None, 
     gemms += [_gemm(deployment, rates, name, inputs, outputs, tower.layers) for name, inputs, outputs in shapes]
     for item in tower.projector:
         outputs = item.outputs / split if split > 1 else item.outputs
-        gemms.append(_gemm(deployment, rates, item.name, item.inputs, outputs, item.count, per_row=True))
+        made = _gemm(deployment, rates, item.name, item.inputs, outputs, item.count, per_row=True)
+        gemms.append(repeated(made, item.rows))
     gemms += [_gemm(deployment, rates, *shape, per_row=True) for shape in _cross_shapes(deployment)]
     transfers: tuple[Transfer, ...] = ()
     if split > 1:
@@ -287,6 +288,13 @@ def encoder_split(deployment: Deployment) -> int:
     """Return how many GPUs share the tower: the tensor-parallel size where it divides the heads; else every GPU computes all of it."""
     tower, tp = deployment.architecture.vision, deployment.tp
     return tp if tower is not None and tower.heads % tp == 0 and tower.kv_heads % tp == 0 else 1
+
+
+def repeated(gemm: Gemm, rows: int) -> Gemm:
+    """Return a matrix that ``rows`` rows pass for each one that is counted."""
+    if rows == 1:
+        return gemm
+    return replace(gemm, flops_per_token=rows * gemm.flops_per_token, io_bytes_per_token=rows * gemm.io_bytes_per_token)
 
 
 def _gemm(

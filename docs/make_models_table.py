@@ -84,13 +84,13 @@ def describe_mixer(kind: LayerKind) -> str:
         return describe_compressed(attention) if attention.shared_kv else ""
     if attention.kind == "mla":
         text = f"mla {attention.query_heads} heads, {attention.kv_lora_rank} + {attention.rope_head_dim}"
-        if attention.top_k:
-            text += f", top {attention.top_k}"
-            text += f" by {attention.index_heads} × {attention.index_head_dim}" if attention.index_heads else ""
     else:
         text = f"gqa {attention.query_heads}/{attention.kv_heads} × {attention.head_dim}"
         if attention.value_head_dim != attention.head_dim:
             text += f" + {attention.value_head_dim}"
+    if attention.top_k:
+        text += f", top {attention.top_k}"
+        text += f" by {attention.index_heads} × {attention.index_head_dim}" if attention.index_heads else ""
     if isinstance(attention.window, LocalChunks):
         return f"{text}, chunks of {attention.window.size}"
     if isinstance(attention.window, BothWays):

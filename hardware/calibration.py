@@ -191,7 +191,10 @@ OPERATORS: Final = {
     "experts": "smooth_roofline",
     "prefill_attention": "smooth_roofline",
     "decode_attention": "smooth_roofline",
-    **dict.fromkeys(("prefill_gdn", "decode_gdn", "prefill_mamba2", "decode_mamba2", "indexer"), "smooth_roofline"),
+    **dict.fromkeys(
+        (f"{phase}_{kind}" for phase in ("prefill", "decode") for kind in ("gdn", "kda", "mamba2")), "smooth_roofline"
+    ),
+    **dict.fromkeys(("indexer", "attn_res"), "smooth_roofline"),
     **dict.fromkeys(("lora_shrink", "lora_expand"), "smooth_roofline"),
     "elementwise": "elementwise",
     "all_reduce": "link",

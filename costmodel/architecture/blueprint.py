@@ -131,6 +131,7 @@ class Blueprint:
     max_positions: int = 0
     rotary: bool = True
     final_norm: bool = True
+    residual_block: int = 0
     pooling: Pooling = ""
     head: tuple[int, ...] = ()
     kv_dtype: str | None = None

@@ -74,7 +74,7 @@ def attention_extras(attention: Attention, tp: int = 1) -> Value:
     if attention.shared_kv:
         return count + shared_kv_extras(attention, tp)
     if attention.index_heads != 0:
-        count = count + 2 * attention.index_head_dim  # LayerNorm of its key
+        count = count + 2 * attention.index_head_dim  # LayerNorm of its key; or norms of its queries' heads and its key
     if attention.kind == "mla":
         count = count + attention.kv_lora_rank + attention.q_lora_rank
     if attention.qk_norm == "head":
@@ -106,6 +106,8 @@ def layer_small_parameters(layer: LayerKind, hidden: Value, tp: int = 1) -> Valu
         count = count + state_extras(layer.state, tp)
     if layer.cross is not None:
         count = count + attention_extras(layer.cross, tp)
+    if layer.feed_forward.latent_norm:
+        count = count + layer.feed_forward.latent
     return count + layer.scalars
 
 
@@ -119,6 +121,8 @@ def state_extras(state: StateMixer, tp: int = 1) -> Value:
     count = (state.conv_kernel + int(state.conv_bias)) * share.conv_width
     if state.kind == "gdn":
         return count + 2 * share.heads + state.value_dim
+    if state.kind == "kda":  # a bias for every decay, of which each row of a state has one
+        return count + share.heads + share.heads * state.key_dim + state.value_dim
     return count + 3 * share.heads + share.inner
 
 
@@ -253,12 +257,15 @@ def cached_key_bytes(attention: Attention, kv_bytes: Value, tp: int = 1) -> Valu
 
 
 def index_key_bytes(attention: Attention) -> Value:
-    """Return the bytes of one key of an indexer, whole on every GPU [B].
+    """Return the bytes of one key of an indexer, whole on every GPU, whatever the format of the KV cache [B].
 
-    8 bits, and a 4-byte scale for every 128 of its elements, whatever the format of the KV cache: d_I + 4·d_I/128
-    (vllm/model_executor/models/deepseek_v2.py, ``Indexer``).
+    8 bits and a 4-byte scale for every 128 of its elements: d_I + 4·d_I/128 (vllm/model_executor/models/deepseek_v2.py, ``Indexer``).
+    Where its heads choose by group, 16 bits: 2·d_I (vllm/models/minimax_m3/common/indexer.py, ``MiniMaxM3IndexerCache``).
     """
-    return attention.index_head_dim + attention.index_head_dim / 32 if attention.index_heads != 0 else 0
+    if attention.index_heads == 0:
+        return 0
+    width = attention.index_head_dim
+    return 2 * width if attention.index_by_group else width + width / 32
 
 
 def index_bytes_per_token(attention: Attention) -> Value:

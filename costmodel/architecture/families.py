@@ -16,10 +16,14 @@ from costmodel.architecture import (
     families_dense,
     families_encoder,
     families_hybrid,
+    families_kimi,
+    families_minimax,
     families_moe,
+    families_step,
     families_varied,
     towers,
     towers_crossing,
+    towers_recent,
 )
 from costmodel.architecture.blueprint import Blueprint
 from costmodel.architecture.formats import PLAIN_FORMATS
@@ -55,11 +59,13 @@ FAMILIES: Final[dict[str, Family]] = {
     "gptj": families_classic.gptj,
     "granite": families_dense.granite,
     "kimi_k2": families_moe.deepseek,
+    "kimi_linear": families_kimi.kimi_linear,
     "llama": families_dense.llama,
     "llama4_text": families_varied.llama4_text,
     "mimo": families_dense.mimo,
     "mimo_v2_flash": families_varied.mimo_v2,
     "minimax_m2": families_moe.minimax_m2,
+    "minimax_m3": families_minimax.minimax_m3,
     "mistral": families_dense.mistral,
     "mixtral": families_moe.mixtral,
     "mllama_text_model": families_varied.mllama_text,
@@ -84,6 +90,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "qwen3_vl_text": families_dense.qwen3,
     "roberta": families_encoder.roberta,
     "smollm3": families_dense.smollm3,
+    "step3p5": families_step.step3p5,
     "starcoder2": families_classic.starcoder2,
     "whisper": families_varied.whisper,
     "xlm-roberta": families_encoder.roberta,
@@ -94,8 +101,10 @@ TOWERS: Final[dict[str, Callable[[ConfigReader, ConfigReader], VisionTower]]] = 
     "gemma3": towers.gemma3,
     "gemma4": towers.gemma4,
     "kimi_k25": towers.kimi_k25,
+    "kimi_k3": towers_recent.kimi_k3,
     "llama4": towers.llama4,
     "llava": towers.llava,
+    "minimax_m3_vl": towers_recent.minimax_m3,
     "mistral3": towers.mistral3,
     "mllama": towers_crossing.mllama,
     "paligemma": towers.paligemma,
@@ -105,6 +114,7 @@ TOWERS: Final[dict[str, Callable[[ConfigReader, ConfigReader], VisionTower]]] = 
     "qwen3_5_moe": towers.qwen3_vl,
     "qwen3_vl": towers.qwen3_vl,
     "qwen3_vl_moe": towers.qwen3_vl,
+    "step3p7": towers_recent.step3p7,
 }
 """Model types that wrap a text decoder (``text_config``, or their own keys) and a vision tower: how tower and projector are read."""
 
@@ -113,6 +123,7 @@ _TEXT_TYPES: Final = {
     "gemma4": "gemma4_text",
     "llama4": "llama4_text",
     "llava": "llama",
+    "minimax_m3_vl": "minimax_m3",
     "mistral3": "mistral",
     "mllama": "mllama_text_model",
     "paligemma": "gemma",
@@ -120,6 +131,7 @@ _TEXT_TYPES: Final = {
     "qwen2_vl": "qwen2",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
+    "step3p7": "step3p5",
 }
 """The text decoder's model type where ``text_config`` does not name it."""
 
@@ -134,13 +146,8 @@ _LLAMA_DEFAULTS: Final = {
 """Of configuration_llama.py."""
 
 _HYBRID: Final = (
-    "its state-space or linear-attention layers are not read (those of Nemotron-H, Qwen3-Next and Qwen 3.5 are)"
+    "its state-space or linear-attention layers are not read (those of Nemotron-H, Qwen3-Next, Qwen 3.5 and Kimi Linear are)"
 )
-_CHOSEN_BLOCKS: Final = (
-    "its indexer chooses blocks of 128 tokens, for each group of heads its own; that is not modelled (one that chooses single tokens "
-    "for all heads is: DeepSeek-V3.2, GLM-5)"
-)
-"""MiniMax-M3: ``sparse_block_size`` and ``sparse_num_index_heads`` of its config; MiniMax Sparse Attention, arXiv:2606.13392."""
 _CROSS: Final = "encoders of text, and cross-attention to them, have no equations here"
 
 REASONS: Final = {
@@ -151,20 +158,21 @@ REASONS: Final = {
     "gemma3n": "per-layer embeddings and layers that share a KV cache have no equations here",
     "granitemoehybrid": _HYBRID,
     "jamba": _HYBRID,
-    "kimi_k3": _HYBRID,
-    "kimi_linear": _HYBRID,
     "lfm2": _HYBRID,
     "mamba": _HYBRID,
     "mamba2": _HYBRID,
     "minimax": _HYBRID,
-    "minimax_m3": _CHOSEN_BLOCKS,
-    "minimax_m3_vl": _CHOSEN_BLOCKS,
     "rwkv": _HYBRID,
-    "step3p7": "its class is not public enough to count its layers exactly",
     "t5": _CROSS,
     "zamba2": _HYBRID,
 }
 """Why well-known model types are refused."""
+
+_REWRITTEN: Final = {
+    "step3p7": "without text_config it is not the published configuration, and says nothing of what that has: the query heads of sliding "
+    "layers (attention_other_setting), the gate of each head (use_head_wise_attn_gate), the tower; --model Step-3.7-Flash has them",
+}
+"""Why model types are refused whose configuration was written anew by others, without a ``text_config``."""
 
 _ARCHITECTURES: Final = {
     "CohereForCausalLM": "cohere",
@@ -216,6 +224,8 @@ def architecture_from_config(
         raise UnsupportedError(f"{name}: model type {model_type!r} is not covered: {REASONS[model_type]}")
     if outer.flag("is_encoder_decoder", False) and model_type != "whisper":
         raise UnsupportedError(f"{name}: model type {model_type!r} is not covered: {_CROSS}")
+    if model_type in _REWRITTEN and not outer.has("text_config"):
+        raise UnsupportedError(f"{name}: model type {model_type!r} is not covered so: {_REWRITTEN[model_type]}")
     text = outer
     if model_type in TOWERS:
         text = _text_config(model_type, outer)
@@ -359,6 +369,7 @@ def _assemble(
         extra_parameters=blueprint.extra_parameters,
         rotary=blueprint.rotary,
         final_norm=blueprint.final_norm,
+        residual_block=blueprint.residual_block,
         pooling=blueprint.pooling,
         head=blueprint.head,
         quantization=quantization.method,

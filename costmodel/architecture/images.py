@@ -209,6 +209,55 @@ class CrossTiles:
 
 
 @dataclass(frozen=True, slots=True)
+class WholeAndCrops:
+    """Step 3 and later: the whole image in a square, and crops in smaller ones (``ImagePatcher`` of vLLM's processors/step3_vl.py).
+
+    Attributes:
+        side, crop, patch: of the square of the whole, of a crop's, of a patch [pixels].
+        shrink: patches along a side that make one feature.
+        longest: of an image's sides, beyond which it is shrunk first [pixels].
+    """
+
+    side: int
+    crop: int
+    patch: int
+    shrink: int
+    longest: int = 3024
+
+    def __call__(self, width: int, height: int) -> EncodedImage:
+        """Return a sequence for the whole and for each crop; tokens with begin and end, and one after every row of crops but the last.
+
+        No crops of an image whose sides are below ``side`` and within a factor of 1.5.
+        """
+        if min(width, height) < 32 and max(width, height) > 4 * min(width, height):
+            width = height = max(width, height)
+        if (largest := max(width, height)) > self.longest:
+            width, height = (int(size * self.longest / largest) for size in (width, height))
+        window = self._window(max(width, height), max(min(width, height), 1))
+        columns = rows = 0
+        if window:
+            columns, rows = (self._crops(size, window) for size in (width, height))
+        whole, each = (self.side // self.patch) ** 2, (self.crop // self.patch) ** 2
+        features = [patches // self.shrink**2 for patches in (whole, each)]
+        crops = rows * columns
+        tokens = features[0] + 2 + crops * (features[1] + 2) + max(rows - 1, 0)
+        sequences = (whole, *(each,) * crops)
+        return EncodedImage(self.side, self.side, sequences, features[0] + crops * features[1], tokens)
+
+    def _window(self, long: int, short: int) -> int:
+        if long < self.side:
+            return short if long > 1.5 * short else 0
+        return min(short, self.crop) if long > 4 * short else self.crop
+
+    @staticmethod
+    def _crops(size: int, window: int) -> int:
+        """Return the crops along a side: whole windows, and one more if more than a fifth of one is left."""
+        if size < window:
+            return 1
+        return size // window + (1 if size / window - size // window > 0.2 else 0)
+
+
+@dataclass(frozen=True, slots=True)
 class AudioWindow:
     """Whisper: 30 s of audio are so many frames of a spectrogram, whatever is in them, and half as many states."""
 

@@ -61,6 +61,26 @@ def kv_heads_per_gpu(attention: Attention, tp: int) -> Value:
     return attention.kv_heads if tp == 1 else maximum(attention.kv_heads / tp, 1)
 
 
+def index_heads_per_gpu(attention: Attention, tp: int) -> Value:
+    """Return the indexer's heads that one GPU computes: all of them, or where they choose by group max(H_I / t, 1)."""
+    if tp == 1 or not attention.index_by_group:
+        return attention.index_heads
+    return maximum(attention.index_heads / tp, 1)
+
+
+def index_linears(attention: Attention, hidden: Value, fmt: WeightFormat, plain: WeightFormat) -> list[Linear]:
+    """Return the projections of an indexer: its queries, from the compressed ones if there are, its key and its heads' weights.
+
+    They are whole on every GPU; engines hold the latter two in 16 bits, ``plain`` (vllm/model_executor/models/deepseek_v2.py, ``Indexer``).
+    """
+    inputs, width = attention.q_lora_rank, attention.index_heads * attention.index_head_dim
+    return [
+        Linear("indexer.wq_b", "attention", inputs if inputs != 0 else hidden, width, fmt),
+        Linear("indexer.wk", "attention", hidden, attention.index_head_dim, plain or fmt),
+        Linear("indexer.weights_proj", "attention", hidden, attention.index_heads, plain or fmt),
+    ]
+
+
 def attention_linears(
     attention: Attention, hidden: Value, fmt: WeightFormat, tp: int = 1, plain: WeightFormat | None = None
 ) -> list[Linear]:
@@ -68,8 +88,9 @@ def attention_linears(
 
     ``gqa``: qkv d → (h + 2·h_kv)·d_h and output h·d_h → d, divided by heads. ``mla``: query (compressed to
     q_lora_rank or direct), the joint compression d → kv_lora_rank + rope_head_dim (replicated on every GPU), its
-    expansion to keys and values, output. An indexer adds its queries (from the compressed ones), its key and its heads' weights, whole
-    on every GPU; engines hold the latter two in 16 bits, ``plain`` (vllm/model_executor/models/deepseek_v2.py, ``Indexer``).
+    expansion to keys and values, output. An indexer adds its own (:func:`index_linears`), parts of it in 16 bits, ``plain``; where its
+    heads choose by group, its queries and its key are further columns of qkv, (H_I + 1)·d_I, H_I divided as KV heads are
+    (vllm/models/minimax_m3/nvidia/model.py, ``MinimaxM3QKVParallelLinearWithIndexer``).
     """
     if attention.kind == "none":
         return []
@@ -85,6 +106,8 @@ def attention_linears(
         h_kv = kv_heads_per_gpu(attention, tp)
         q_width = h * d_qk * 2 if attention.output_gate else h * d_qk
         width = q_width + h_kv * d_qk + (0 if attention.keys_are_values else h_kv * d_v)
+        if attention.index_by_group:
+            width = width + (index_heads_per_gpu(attention, tp) + 1) * attention.index_head_dim
         linears.append(Linear("qkv_proj", "attention", hidden, width, fmt, biases=width if attention.qkv_bias else 0))
     else:
         latent = attention.kv_lora_rank + attention.rope_head_dim
@@ -98,11 +121,10 @@ def attention_linears(
         )
         expanded = h * (d_qk - attention.rope_head_dim + d_v)
         linears.append(Linear("kv_b_proj", "attention", attention.kv_lora_rank, expanded, fmt))
-    if attention.index_heads != 0:
-        width, inputs = attention.index_heads * attention.index_head_dim, attention.q_lora_rank
-        linears.append(Linear("indexer.wq_b", "attention", inputs if inputs != 0 else hidden, width, fmt))
-        linears.append(Linear("indexer.wk", "attention", hidden, attention.index_head_dim, plain or fmt))
-        linears.append(Linear("indexer.weights_proj", "attention", hidden, attention.index_heads, plain or fmt))
+    if attention.index_heads != 0 and not attention.index_by_group:
+        linears += index_linears(attention, hidden, fmt, plain or fmt)
+    if attention.gate_dim != 0:
+        linears.append(Linear("g_proj", "attention", hidden, h * attention.gate_dim, fmt))
     linears.append(Linear("o_proj", "attention", h * d_v, hidden, fmt, biases=hidden if attention.output_bias else 0))
     return linears
 
@@ -226,17 +248,27 @@ def state_linears(state: StateMixer, hidden: Value, fmt: WeightFormat, tp: int =
     """Return the projections of one recurrent layer on one of ``tp`` GPUs.
 
     Into the convolution's channels (2·G·N + H·P) and the gate of the output (H·P), and out of H·P. ``mamba2`` projects a step width per
-    head in the same kernel; ``gdn`` a decay and a step width per head in one of their own.
+    head in the same kernel; ``gdn`` a decay and a step width per head in one of their own. ``kda`` projects a step width per head, and
+    through a rank of N, which is whole on every GPU, its H·N decays, and perhaps its gate likewise
+    (vllm/models/kimi_k3/nvidia/kda.py, ``in_proj_qkvgfab``).
     """
     share = state_share(state, tp)
     width = share.conv_width + share.inner
     linears = []
     if state.kind == "mamba2":
         width = width + share.heads
+    if state.kind == "kda":
+        width = width + share.heads + state.key_dim
+        if state.gate_rank != 0:
+            width = width - share.inner + state.gate_rank
     bias = state.projection_bias
     linears.append(Linear("in_proj", "attention", hidden, width, fmt, biases=width if bias else 0))
     if state.kind == "gdn":
         linears.append(Linear("in_proj_ba", "attention", hidden, 2 * share.heads, fmt))
+    if state.kind == "kda":
+        linears.append(Linear("f_b_proj", "attention", state.key_dim, share.heads * state.key_dim, fmt))
+        if state.gate_rank != 0:
+            linears.append(Linear("g_b_proj", "attention", state.gate_rank, share.inner, fmt))
     linears.append(Linear("out_proj", "attention", share.inner, hidden, fmt, biases=hidden if bias else 0))
     return linears
 

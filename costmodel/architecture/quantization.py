@@ -19,6 +19,10 @@ from costmodel.architecture.types import LayerFormats
 from costmodel.hardware.errors import UnsupportedError
 
 _NOTHING: Final = NamePatterns(())
+LATENT_KERNELS: Final = ("latent_in_proj", "latent_out_proj")
+"""Around experts in a latent space; in 16 bits where a family does not name their modules."""
+INDEX_COLUMNS: Final = ("indexer.index_q_proj", "indexer.index_k_proj")
+"""What an indexer adds to the kernel of q, k and v where its heads choose by group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +95,27 @@ class Quantization:
         wanted = wanted and (not moe or layer.feed_forward.shared_intermediate != 0)
         feed_forward = group(dense) if wanted else routed or plain
         if moe and layer.feed_forward.latent:
-            group_of_latent = group(names.latent)
-            overrides += [(kernel, group_of_latent) for kernel, _ in names.latent if group_of_latent != feed_forward]
-        return LayerFormats(attention, feed_forward, routed or feed_forward, plain, tuple(overrides))
+            of_latent = group(names.latent) if names.latent else plain
+            overrides += [(kernel, of_latent) for kernel in LATENT_KERNELS if of_latent != feed_forward]
+        formats = LayerFormats(attention, feed_forward, routed or feed_forward, plain, tuple(overrides))
+        fused = {formats.of(kernel, attention) for kernel in ("qkv_proj", *INDEX_COLUMNS)}
+        if layer.attention.index_by_group and len(fused) > 1:
+            kinds = " and ".join(sorted({fmt.name for fmt in fused}))
+            raise UnsupportedError(f"layer {index}: qkv_proj and the indexer are one kernel, but are stored in {kinds}")
+        return formats
 
     @staticmethod
     def _has_kernel(kernel: str, layer: Layer) -> bool:
-        if kernel in ("in_proj", "in_proj_ba", "out_proj"):
-            return layer.state is not None and (kernel != "in_proj_ba" or layer.state.kind == "gdn")
+        if kernel in ("in_proj", "in_proj_ba", "f_b_proj", "g_b_proj", "out_proj"):
+            return layer.state is not None and {
+                "in_proj_ba": layer.state.kind == "gdn",
+                "f_b_proj": layer.state.kind == "kda",
+                "g_b_proj": layer.state.gate_rank != 0,
+            }.get(kernel, True)
         if layer.attention.kind == "none":
             return False
+        if kernel == "g_proj":
+            return bool(layer.attention.gate_dim != 0)
         if kernel.startswith("indexer."):
             return bool(layer.attention.index_heads != 0)
         compressed = layer.attention.q_lora_rank != 0

@@ -53,6 +53,8 @@ class Attention:
     """One learned sink logit per query head (gpt-oss)."""
     output_gate: bool = False
     """Queries are projected to twice their width and gate the output."""
+    gate_dim: Value = 0
+    """Numbers per head of another projection that gates the output: 1 (Step-3.5), d_v (Kimi K3); 0 without one."""
     fitted_head_dim: int = 0
     """d_h as a number, by which fitted kernels are chosen, where ``head_dim`` is a symbol; else 0."""
     top_k: int = 0
@@ -60,7 +62,10 @@ class Attention:
     index_heads: Value = 0
     """H_I, heads of the indexer; 0 where there is none, or the choice of an earlier layer is taken over."""
     index_head_dim: Value = 0
-    """d_I, dimension of an indexer's head; it caches one key of it per token, in 8 bits, for all its heads."""
+    """d_I, dimension of an indexer's head; it caches one key of it per token for all its heads."""
+    index_by_group: bool = False
+    """False: the indexer's heads choose together, and its key is cached in 8 bits (DeepSeek-V3.2). True: each chooses for a group of query
+    heads, that of a KV head, and is divided with those; it is cached in 16 bits, and has no weights of heads (MiniMax-M3)."""
     keys_are_values: bool = False
     """Values are the keys before their norm and rotation: one projection less, both are cached (Gemma 4)."""
     shared_kv: bool = False
@@ -101,12 +106,13 @@ class StateMixer:
 
     ``gdn``: gated delta net (Qwen3-Next; Yang et al., arXiv:2412.06464), S ← g·S + β·k(v − kᵀS)ᵀ per value head, o = qᵀS.
     ``mamba2``: state-space duality (Dao & Gu, arXiv:2405.21060), S ← a·S + Δ·x·Bᵀ per head, y = S·C, with B and C shared by a group.
-    A causal convolution over ``conv_kernel`` tokens precedes both.
+    ``kda``: Kimi delta attention (Kimi Linear, arXiv:2510.26692), a gated delta net with a decay of its own for every row of the state.
+    A causal convolution over ``conv_kernel`` tokens precedes all.
     """
 
-    kind: Literal["gdn", "mamba2"]
+    kind: Literal["gdn", "kda", "mamba2"]
     heads: Value
-    """H, value heads (``gdn``) or heads (``mamba2``): one state each."""
+    """H, value heads (``gdn``) or heads: one state each."""
     key_heads: Value
     """G, heads of q and k, or groups of B and C."""
     key_dim: Value
@@ -121,6 +127,8 @@ class StateMixer:
     """Bytes of an element of the state; 0: as activations, as the convolution's inputs always are."""
     conv_bias: bool = False
     projection_bias: bool = False
+    gate_rank: Value = 0
+    """Rank through which ``kda`` projects its output gate, where it does (Kimi Linear); the decays' is N."""
 
     @property
     def inner(self) -> Value:
@@ -160,6 +168,8 @@ class FeedForward:
     """One bias per expert in the router (gpt-oss, DeepSeek-V3's correction bias)."""
     latent: Value = 0
     """Width that routed experts work in, between two projections from and to d (Nemotron 3 Super); 0: d itself."""
+    latent_norm: bool = False
+    """Their sum has a norm before it is projected back (Kimi K3), so that GPUs add it up before, not only after."""
 
 
 NO_FEED_FORWARD = FeedForward("none", 0)
@@ -247,6 +257,8 @@ class Architecture:
         extra_parameters: others that are stored but not covered by the layers (learned positions, norms of embeddings, heads).
         rotary: positions are rotations, of which engines keep a table, and not learned.
         final_norm: a norm of width d before lm_head.
+        residual_block: layers whose outputs are summed to a block; every mixer attends to the blocks before it, one query for all tokens
+            (AttnRes of Kimi K3); 0 for the usual sum of all layers.
         pooling: how a model that has no lm_head and writes no text makes one vector of a document: ``cls`` (the first token's),
             ``mean`` or ``last``; "" for a model that writes text.
         head: outputs of the matrices that follow, one row per document: d, then the labels of a classifier.
@@ -271,6 +283,7 @@ class Architecture:
     extra_parameters: int = 0
     rotary: bool = True
     final_norm: bool = True
+    residual_block: int = 0
     pooling: Pooling = ""
     head: tuple[int, ...] = ()
     quantization: str = ""

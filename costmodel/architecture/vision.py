@@ -10,18 +10,20 @@ from costmodel.equations.numerics import Value
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A matrix between tower and decoder, which every feature of an image passes.
+    """A matrix between tower and decoder, which every feature of an image passes, or what will become one.
 
     Attributes:
         name: kernel name.
         inputs, outputs: k and m.
         count: matrices of this shape that a feature passes.
+        rows: of its inputs that make one feature: 1 after patches are merged, before that several.
     """
 
     name: str
     inputs: Value
     outputs: Value
     count: Value = 1
+    rows: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from costmodel.architecture.counts import cached_key_bytes, index_key_bytes
-from costmodel.architecture.linears import kv_heads_per_gpu, query_heads_per_gpu
+from costmodel.architecture.linears import index_heads_per_gpu, kv_heads_per_gpu, query_heads_per_gpu
 from costmodel.architecture.types import Attention
 from costmodel.building.layers import layer_kinds
 from costmodel.deployment import Deployment
 from costmodel.equations.numerics import Value
 from costmodel.equations.parameters import AttentionKernel
-from costmodel.equations.rate_sources import LATENT, RateSource
+from costmodel.equations.rate_sources import CHOSEN, LATENT, RateSource
 from costmodel.equations.work import EncoderStates, OwnReach, Reach, window_name
 
 
@@ -31,9 +31,11 @@ def attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Attent
             qk_norm="none",
             sinks=False,
             output_gate=False,
+            gate_dim=0,
             keys_are_values=False,
             index_heads=0,
             index_head_dim=0,
+            index_by_group=False,
         )
         key = shape, crosses
         counts[key] = counts[key] + count if key in counts else count
@@ -82,23 +84,25 @@ def _indexers(deployment: Deployment, rates: RateSource) -> tuple[AttentionKerne
     """Return the indexers of sparse attention: a score for every key before a query, 2·H_I·d_I FLOPs, in 8 bits where the part can.
 
     Each GPU computes all its heads and reads all its keys, whatever the tensor-parallel size (``Indexer`` of vLLM's deepseek_v2.py).
+    Heads that choose by group are divided, and score in 16 bits (``MiniMaxM3Indexer``).
     """
-    counts: dict[tuple[Value, Value, OwnReach], Value] = {}
-    read: dict[tuple[Value, Value, OwnReach], Value] = {}
+    counts: dict[tuple[Value, Value, bool, OwnReach], Value] = {}
+    read: dict[tuple[Value, Value, bool, OwnReach], Value] = {}
     for kind, count in layer_kinds(deployment):
         attention = kind.attention
         if attention.index_heads != 0:
-            key = attention.index_heads, attention.index_head_dim, attention.index_reach
+            heads = index_heads_per_gpu(attention, deployment.tp)
+            key = heads, attention.index_head_dim, attention.index_by_group, attention.index_reach
             counts[key] = counts[key] + count if key in counts else count
             read[key] = index_key_bytes(attention)
     hardware = deployment.hardware
-    dtype = "fp8" if "fp8" in hardware.peaks else deployment.attention_dtype
     kernels = []
-    for (heads, width, reach), count in counts.items():
+    for key, count in counts.items():
+        heads, width, by_group, reach = key
+        dtype = "fp8" if "fp8" in hardware.peaks and not by_group else deployment.activation_dtype
         flops = 2 * heads * width * count
         rate = rates.mixer("indexer", dtype, hardware.peaks[dtype], hardware.bandwidth)
-        moved = read[heads, width, reach] * count
-        kernels.append(AttentionKernel(reach, "", flops, flops, moved, count, rate, rate, name="indexer"))
+        kernels.append(AttentionKernel(reach, "", flops, flops, read[key] * count, count, rate, rate, name="indexer"))
     return tuple(kernels)
 
 
@@ -111,12 +115,14 @@ def _fitted_kinds(deployment: Deployment, attention: Attention) -> list[str]:
 
     Heads of the same dimension count for more than the format of the cache, and that for more than the window. Latent attention is a kind
     of its own, as is a vector that is key and value alike; where no kernel of it was fitted, it runs at the rates of grouped attention, and
-    the rates say so.
+    the rates say so. So is grouped attention over chosen keys, which runs at the rates of attention over all.
     """
     dtype = deployment.attention_dtype
     formats = [f"kv-{deployment.kv_dtype}", dtype] if deployment.kv_dtype != deployment.activation_dtype else [dtype]
     dim = attention.fitted_head_dim or attention.head_dim
     dims = [""] if dim == USUAL_HEAD_DIM else [f".d{dim}", ""]
+    if attention.top_k:
+        dims = [dims[0] + CHOSEN, *dims]
     if attention.kind == "mla" or attention.shared_kv:
         dims = [LATENT, ""]
     windows = [f".w{attention.window}", ""] if isinstance(attention.window, int) else [""]

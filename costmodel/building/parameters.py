@@ -9,6 +9,7 @@ from costmodel.building.adapters import adapter_experts, adapter_gemms, adapter_
 from costmodel.building.attention import attention_kernels
 from costmodel.building.layers import blocks, count_layers, layer_kinds
 from costmodel.building.matrices import add, distinct, expert_gemm, head_gemms, linear_gemm
+from costmodel.building.residuals import residual_gemms
 from costmodel.building.states import state_kernels
 from costmodel.building.transfers import transfers_between
 from costmodel.deployment import Deployment
@@ -42,6 +43,7 @@ def build_parameters(deployment: Deployment, rates: RateSource | None = None) ->
     return Parameters(
         gemms=(
             *distinct(gemms.values()),
+            *residual_gemms(deployment, rates),
             *head_gemms(deployment, rates),
             *adapter_gemms(deployment, rates, layer_kinds(deployment)),
         ),

@@ -22,6 +22,9 @@ from costmodel.equations.parameters import (
 LATENT = ".mla"
 """What the suffix of an attention kernel has for latent attention, in the place of the heads' dimension."""
 
+CHOSEN = ".sparse"
+"""Likewise of grouped attention over keys that an indexer chooses, after the heads' dimension."""
+
 
 class RateSource(Protocol):
     """What turns datasheet peaks into the rates of kernels, links and overheads."""

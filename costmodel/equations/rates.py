@@ -19,7 +19,7 @@ from costmodel.equations.parameters import (
     Rate,
     Transfer,
 )
-from costmodel.equations.rate_sources import LATENT
+from costmodel.equations.rate_sources import CHOSEN, LATENT
 from costmodel.hardware.calibration import FORMS, TWINS, Calibration, FittedOperator
 
 FALLBACKS = {"experts": "gemm", "lm_head": "gemm"}
@@ -121,6 +121,10 @@ class CalibratedRates:
         if LATENT in suffixes[0] and rate.calibrated_by and LATENT not in rate.calibrated_by:
             self._borrow(
                 f"{operator} of latent heads (MLA) at the rates of {rate.calibrated_by}, fitted to grouped heads"
+            )
+        if CHOSEN in suffixes[0] and rate.calibrated_by and CHOSEN not in rate.calibrated_by:
+            self._borrow(
+                f"{operator} over chosen keys at the rates of {rate.calibrated_by}, fitted to attention over all"
             )
         return rate
 

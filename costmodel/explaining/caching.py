@@ -116,7 +116,7 @@ def _needed(scene: Scene, spans: list[str]) -> str:
     return said + "In layers with a window nobody looks further back, so older ones are dropped."
 
 
-STATE_NAMES = {"gdn": "gated delta net", "mamba2": "Mamba 2"}
+STATE_NAMES = {"gdn": "gated delta net", "kda": "Kimi delta attention", "mamba2": "Mamba 2"}
 
 
 def _in_blocks(held: Kept, block: float, states: float) -> str:

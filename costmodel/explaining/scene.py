@@ -149,7 +149,7 @@ MATRICES = ("linear", "experts", "lm_head")
 """Groups of operators that multiply with weights."""
 
 
-STATES = ("gdn", "mamba2")
+STATES = ("gdn", "kda", "mamba2")
 """What recurrent layers are called in the names of operators."""
 
 

@@ -4,7 +4,7 @@ At start-up vLLM runs one step of ``max_num_batched_tokens`` (M) tokens, then sa
 larger of the two peaks free (``profile_run`` and ``_dummy_sampler_run`` in vllm/v1/worker/gpu_model_runner.py). With d = hidden, V =
 vocabulary, b_a bytes per activation::
 
-    layers   M·b_a·(3·d_ff/t + 3·d)              gate and up (2·d_ff), their product (d_ff), input, residual and output
+    layers   M·b_a·(3·d_ff/t + 3·d)              gate and up (2·d_ff), their product (d_ff), input, residual and output; blocks of residuals
              or M·b_a·(3·d_ff/t + (2·n + 1)·d)   with n residual streams, which are read and written anew
     shared   M·b_a·2·max(h/t, 64)·d_h            instead of 3·d_ff/t where that is less and a key is its value: queries, outputs
     states   M·b_a·(2·(2·G·N + H·P) + 2·H·P)/t   instead of 3·d_ff/t where that is less, in recurrent layers
@@ -23,6 +23,7 @@ Tokens and sequences may be float64 arrays, for sweeps.
 from __future__ import annotations
 
 from costmodel.architecture.types import LayerKind
+from costmodel.building.residuals import residual_blocks
 from costmodel.deployment import Deployment
 from costmodel.engine import GIB, default_max_num_seqs
 from costmodel.equations.numerics import Value, maximum, minimum
@@ -46,8 +47,8 @@ def layer_bytes(deployment: Deployment, tokens: Value, rules: VllmRules, kinds: 
     widest = max(_inner_elements(deployment, kind, rules) for kind in kinds or deployment.architecture.kinds)
     extra = COMPILED_BYTES if rules.compiled and deployment.profile.architecture != "cpu" else 0.0
     product = adapter_peak_bytes(deployment, tokens, kinds)
-    residuals = 2 * deployment.architecture.residuals + 1
-    return tokens * deployment.activation_bytes * (widest + residuals * hidden) + extra + product
+    kept = (2 * deployment.architecture.residuals + 1 + residual_blocks(deployment.architecture)) * hidden
+    return tokens * deployment.activation_bytes * (widest + kept) + extra + product
 
 
 def _inner_elements(deployment: Deployment, kind: LayerKind, rules: VllmRules) -> float:

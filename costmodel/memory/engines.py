@@ -187,7 +187,11 @@ def _graph_sizes(most: Value) -> Value:
 
 
 def default_settings(deployment: Deployment, engine: str = "vllm", rules: VllmRules | None = None) -> EngineSettings:
-    """Return what an engine does with this model and part unless told otherwise."""
+    """Return what an engine does with this model and part unless told otherwise.
+
+    vLLM's blocks are of 16 tokens, of 128 on CPUs, and where an indexer chooses blocks of keys, which are those of its kernels
+    (vllm/models/minimax_m3/common/sparse_attention.py, ``get_supported_kernel_block_sizes``).
+    """
     rules = rules or vllm_rules()
     if engine == "sglang":
         chunk, graph_batch = sglang_sizes(deployment)
@@ -195,7 +199,8 @@ def default_settings(deployment: Deployment, engine: str = "vllm", rules: VllmRu
     if engine == "trtllm":
         return EngineSettings(engine, rules, TRTLLM_MAX_TOKENS, TRTLLM_MAX_BATCH, TRTLLM_FRACTION, TRTLLM_BLOCK_TOKENS)
     budget = default_token_budget(deployment)
-    block_tokens = 128 if deployment.profile.architecture == "cpu" else 16
+    in_blocks = any(kind.attention.index_by_group for kind in deployment.architecture.kinds)
+    block_tokens = 128 if in_blocks or deployment.profile.architecture == "cpu" else 16
     sequences = min(default_max_num_seqs(deployment), budget)
     return EngineSettings("vllm", rules, budget, sequences, rules.utilisation, block_tokens)
 

@@ -132,6 +132,9 @@ def _symbolic_attention(attention: Attention, make: Callable[[str, Any], Any]) -
         q_lora_rank=make("r_q", attention.q_lora_rank),
         kv_lora_rank=make("r_kv", attention.kv_lora_rank),
         rope_head_dim=make("d_r", attention.rope_head_dim),
+        gate_dim=make("d_v", attention.gate_dim)
+        if not same and attention.gate_dim == attention.value_head_dim
+        else attention.gate_dim,
         index_heads=make("H_I", attention.index_heads),
         index_head_dim=make("d_I", attention.index_head_dim),
         output_groups=make("g_o", attention.output_groups),

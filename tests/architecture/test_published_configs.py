@@ -83,6 +83,9 @@ WITH_BUFFERS = {
     "google/gemma-4-26B-A4B": (25_805_933_872, 30 + 2 * 1152),
     "nvidia/Gemma-4-31B-IT-NVFP4": (31_273_086_512, 60 + 2 * 1152),
     "XiaomiMiMo/MiMo-V2-Flash": (308_778_768_832, 256 * 47),
+    # The second without the tower and the projectors.
+    "nvidia/MiniMax-M3-NVFP4": (427_040_132_864, 128 * 57),
+    "MiniMaxAI/MiniMax-M3": (427_040_132_864 - 631_185_920 - 234_381_312, 128 * 57),
     # Without the tower of 455,178,240 that the class makes up where vision_config is absent.
     "meta-llama/Llama-4-Scout-17B-16E-Instruct": (108_225_039_360 - 455_178_240, 0),
     "meta-llama/Llama-4-Maverick-17B-128E-Instruct": (401_167_027_200 - 455_178_240, 0),
@@ -121,6 +124,7 @@ def test_counts_equal_the_transformers_classes(name):
         ("deepseek-ai/DeepSeek-V4-Flash", "fp8", "fp8", "mxfp4"),
         ("nvidia/DeepSeek-V4-Pro-NVFP4", "fp8", "fp8", "nvfp4"),
         ("sgl-project/DeepSeek-V4-Pro-FP8", "fp8", "fp8", "fp8"),
+        ("nvidia/MiniMax-M3-NVFP4", None, "fp8", "nvfp4"),
     ],
 )
 def test_quantisation_files_are_used_with_their_configurations(name, kv_dtype, attention, experts):

@@ -84,6 +84,8 @@ CLASSES = {
     "Llama-4-Maverick-17B-128E-Instruct": 400_711_848_960,
     "gemma-4-26B-A4B": 25_805_933_872 + 30 + 2 * 1152,
     "MiMo-V2-Flash": 308_778_768_832 + 256 * 47,
+    "MiniMax-M3": 427_040_132_864 + 128 * 57,
+    "Step-3.7-Flash": 198_937_133_056 + 288 * 42,
     "Nemotron-H-56B-Base-8K": 56_324_350_464,
     "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": 31_577_937_344 + 128 * 23,
     "NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": 549_308_968_960 + 512 * 48,
@@ -127,6 +129,12 @@ CARDS = {
     "GLM-4.5-Air": (106, 12 + 0.62, 0.07),
     # https://huggingface.co/MiniMaxAI/MiniMax-M2: 230B and 10B; active without the input embedding (0.61B).
     "MiniMax-M2": (230, 10 + 0.61, 0.05),
+    # https://huggingface.co/MiniMaxAI/MiniMax-M3: ~428B and ~23B; active without embedding and lm_head (1.23B each).
+    "MiniMax-M3": (428, 23 + 2 * 1.23, 0.03),
+    # https://github.com/stepfun-ai/Step-3.7-Flash: 198B and about 11B; active without embedding and lm_head (0.53B each).
+    "Step-3.7-Flash": (198, 11 + 2 * 0.53, 0.02),
+    # https://huggingface.co/moonshotai/Kimi-K3 and its report: 2.78T and 104B; active without the input embedding (1.17B).
+    "Kimi-K3": (2780, 104 + 1.17, 0.005),
     # https://arxiv.org/abs/2508.10925, table 1: 20.91B and 116.83B; active 3.61B and 5.13B without the input embedding (0.579B).
     "gpt-oss-20b": (20.91, 3.61 + 0.579, 0.002),
     "gpt-oss-120b": (116.83, 5.13 + 0.579, 0.002),

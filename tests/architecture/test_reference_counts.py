@@ -17,6 +17,7 @@ WITHOUT_CLASS = {
     "minimax_m2",
     "kimi_k2",
     "kimi_k25",
+    "kimi_k3",
     "nemotron-nas",
     "qwen3_vl_text",
     "qwen3_vl_moe_text",
