@@ -109,13 +109,11 @@ def test_known_but_uncovered_types_are_refused_with_their_reason(model_type):
 @pytest.mark.parametrize(
     ("model_type", "differs"),
     [
-        ("deepseek_v4", "one compressed entry for every 4 or 128 tokens beside a window of 128"),
-        ("minimax_m3", "blocks of 128 tokens"),
-        ("kimi_k3", "those of Nemotron-H, Qwen3-Next and Qwen 3.5 are"),
+        ("falcon_h1", "those of Nemotron-H, Qwen3-Next, Qwen 3.5 and Kimi Linear are"),
     ],
 )
 def test_reasons_say_what_differs_from_layers_that_are_read(model_type, differs):
-    """An indexer, or a recurrent layer, is not the reason: some of them are read."""
+    """A recurrent layer is not the reason: some of them are read."""
     assert differs in REASONS[model_type]
     assert "have no equations" not in REASONS[model_type]
     assert "has no equations" not in REASONS[model_type]
