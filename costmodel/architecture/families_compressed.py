@@ -33,6 +33,7 @@ SELECTIVE: Final = 4
 """Tokens per compressed key in layers whose queries see those that an indexer chooses."""
 HEAVY: Final = 128
 """The same in layers whose queries see all of them."""
+CACHE_NOTE: Final = "KV cache in 8 bits unless --kv-dtype says otherwise: vLLM's FlashMLA kernels for this model take no other (584 B per key)"
 _EXPERT_FORMATS: Final = {"fp4": "mxfp4", "fp8": ""}
 
 
@@ -84,7 +85,7 @@ def _deepseek_v4(config: ConfigReader, expert_dtype: str) -> Blueprint:
         Layer(each, experts if index < hashed else corrected, scalars=scalars, residuals=residuals)
         for index, each in enumerate(_layers(config, trunk, attention))
     )
-    blueprint = trunk_blueprint(trunk, layers, DEEPSEEK_V4_NAMES, prediction_notes(config))
+    blueprint = trunk_blueprint(trunk, layers, DEEPSEEK_V4_NAMES, (*prediction_notes(config), CACHE_NOTE))
     tables = min(hashed, trunk.layers) * trunk.vocabulary * int(experts.experts_per_token)
     return replace(
         blueprint,

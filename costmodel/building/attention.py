@@ -56,7 +56,10 @@ def attention_kernels(deployment: Deployment, rates: RateSource) -> tuple[Attent
         prefill = rates.attention("prefill_attention", fitted, peak, hardware.bandwidth)
         decode = rates.attention("decode_attention", fitted, peak, hardware.bandwidth)
         widths = attention.head_dim + attention.value_head_dim
-        rows, windowed = 2 * widths * hardware.units * count, window is not None and not crosses
+        windowed = (
+            window is not None and not crosses and not attention.shared_kv
+        )  # whose kernels serve all heads together
+        rows = 2 * widths * hardware.units * count
         kernels.append(
             AttentionKernel(
                 window=window,
