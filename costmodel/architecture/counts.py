@@ -115,13 +115,14 @@ def state_extras(state: StateMixer, tp: int = 1) -> Value:
     """Return the parameters of a recurrent layer outside its projections.
 
     The convolution, K·(2·G·N + H·P) and perhaps biases; per head a decay and a bias of the step width, for ``mamba2`` also a skip; and the
-    norm of the gated outputs, P for ``gdn`` (shared by its heads), H·P for ``mamba2``.
+    norm of the gated outputs, P for ``gdn`` (shared by its heads), H·P for ``mamba2``. ``kda`` is as ``gdn``, with a bias for each of its
+    H·N decays instead.
     """
     share = state_share(state, tp)
     count = (state.conv_kernel + int(state.conv_bias)) * share.conv_width
     if state.kind == "gdn":
         return count + 2 * share.heads + state.value_dim
-    if state.kind == "kda":  # a bias for every decay, of which each row of a state has one
+    if state.kind == "kda":  # a bias for every decay
         return count + share.heads + share.heads * state.key_dim + state.value_dim
     return count + 3 * share.heads + share.inner
 
