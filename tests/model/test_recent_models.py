@@ -49,6 +49,6 @@ def test_what_lies_in_the_caches() -> None:
     for model, (gpu, tp) in PLACED.items():
         [topic] = costmodel.explain("kv-cache", model=model, gpu=gpu, tp=tp).topics
         said[model] = f"{topic.verdict} {topic.model_dump_json()}"
-    assert "K and V and the indexer's key" in said["MiniMax-M3"]
+    assert "K, V and the indexer's key" in said["MiniMax-M3"]
     assert "the last 512" in said["Step-3.7-Flash"]
     assert "Kimi delta attention: 96 states of 128 × 128" in said["Kimi-K3"]
