@@ -261,7 +261,7 @@ class Scheduler:
 
     def _let_go(self, state: State, done: float = math.inf) -> None:
         """Leave the features of the first ``done`` of a request's images to whoever needs the room."""
-        for index in [index for index in state.images if index < done]:
+        for index in sorted(index for index in state.images if index < done):
             self.features.let_go((state.serial, index))
             state.images.remove(index)
 

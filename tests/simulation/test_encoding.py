@@ -171,3 +171,16 @@ def test_jumping_changes_nothing(group: int) -> None:
     assert happened["images"] > 1000, happened
     assert happened["preemptions"] > 100, happened
     assert happened["jumped"] > 0.2 * happened["steps"], happened
+
+
+def test_features_are_let_go_the_first_image_first() -> None:
+    """As vLLM does, in whatever order they were found or encoded: the first ones let go are the first to make way."""
+    made = Engine(engine(100, encoding(10, 9)), clock_of(None), Listed([Request(0.0, 60, 1, images=3)]), Tally())
+    made.receive()
+    state = made.waiting.first()
+    for index in (1, 2, 0):
+        made.features.take((state.serial, index))
+        state.images.append(index)
+    made._let_go(state, 2)
+    assert list(made.features.left) == [(state.serial, 0), (state.serial, 1)]
+    assert state.images == [2]
