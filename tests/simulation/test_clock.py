@@ -79,7 +79,7 @@ def runs(draw: st.DrawFn, clock: Clock) -> dict[str, Any]:
     reads, growth = [], []
     held = draw(st.integers(0, 3)) == 0
     for window in clock.windows:
-        most = 50_000 if window is None else window.size if isinstance(window, LocalChunks) else window
+        most = window.size if isinstance(window, LocalChunks) else window if isinstance(window, int) else 50_000
         context = draw(st.integers(1, most))
         reads.append(float(decodes * context))
         growth.append(0.0 if held or (window is not None and context == most) else float(draw(st.integers(1, decodes))))
