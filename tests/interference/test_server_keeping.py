@@ -150,8 +150,12 @@ def test_a_server_that_is_never_ready_is_given_up(tmp_path, monkeypatch):
     (tmp_path / "sleepy.py").write_text("import time; print('loading the weights', flush=True); time.sleep(60)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(vllm_server, "MODULE", "sleepy")
-    with pytest.raises(InputError, match=r"was not ready within 3 s; the last lines of its log: loading the weights"):
-        serve(tmp_path, patience=3)
+    for patience in (3, 30):  # on a loaded machine it may not have begun after 3 s
+        with pytest.raises(InputError, match=f"was not ready within {patience} s; the last lines of its log: ") as told:
+            serve(tmp_path, patience=patience)
+        if "loading the weights" in str(told.value):
+            break
+    assert str(told.value).endswith("loading the weights")
 
 
 @pytest.mark.parametrize(
