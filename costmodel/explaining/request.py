@@ -84,6 +84,7 @@ def explain_request(
         "engine": engine, "calibration": calibration, "assume_efficiency": assume_efficiency,
     }  # fmt: skip
     scene = make_scene(model, gpu, context=context, streams=streams, output=output, **placed)
+    _check_length(scene, prompt, output)
     if tokens_per_s is not None:
         tokens_per_s = positive(tokens_per_s, "tokens_per_s")
     cached = cached_tokens(cached_prefix, prompt, bool(prefix_caching))
@@ -118,6 +119,18 @@ def explain_request(
         steps=course.steps,
         notes=tuple(dict.fromkeys((*notes, *server.notes))),
         warnings=tuple(dict.fromkeys((*warnings, *(text for text in server.warnings if "no calibration" not in text)))),
+    )
+
+
+def _check_length(scene: Scene, prompt: int, output: int) -> None:
+    """Refuse what vLLM refuses: a prompt that with its answer is longer than the model takes (vllm/renderers/params.py; max_model_len)."""
+    longest = scene.architecture.max_positions
+    if not longest or prompt + output <= longest:
+        return
+    fewer = f"a prompt of at most {longest - output:,}" if output < longest else f"an output of fewer than {longest:,}"
+    raise InputError(
+        f"a prompt of {prompt:,} and an answer of {output:,} tokens are more than the {longest:,} that {scene.architecture.name} takes, "
+        f"so that vLLM refuses the request; use {fewer} tokens"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from costmodel.certainty import arrival_overheads
+from costmodel.certainty import arrival_overheads, arrivals_fitted
 from costmodel.equations.step import step_operators
 from costmodel.equations.work import Chunk, Decodes, attended_pairs, chunk_kv, make_work
 from costmodel.explaining.documents import ServerStep, Stage
@@ -99,6 +99,8 @@ def way_to_engine(scene: Scene, way: float) -> str:
     fixed, _, waited = arrival_overheads(scene.fitted)
     if scene.fitted is None:
         return f"{seconds(way)} on its way through the server's processes (unknown without a calibration)"
+    if not arrivals_fitted(scene.fitted):
+        return f"{seconds(way)} on its way through the server's processes (unknown: {scene.fitted.name} has no served requests)"
     step = time_of(scene.decode(scene.streams, scene.context))
     parts = f"{seconds(fixed)} and {significant(waited)} decode steps of {seconds(step)}" if waited else seconds(fixed)
     more = way - fixed - waited * step  # where a tokenizer is measured, the rest of the time per token that is fitted
@@ -184,6 +186,7 @@ def stages_of(
             f"then {seconds(max(waited - way, 0.0))} for the step that is running (it comes in the middle of one).",
             start_s=reading.seconds, duration_s=waited, steps=0, bound="queue", flops=0.0, reads={}, writes={},
             formula="way to the engine + what is left of the running step: t_decode/2 on average",
+            assumed=not arrivals_fitted(scene.fitted),
         ),
         Stage(
             name="prefill",

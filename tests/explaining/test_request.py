@@ -120,6 +120,22 @@ def test_the_tokenizer_is_measured_fitted_or_assumed(found: RequestExplanation) 
     assert slow.ttft_s > 8
 
 
+@pytest.mark.parametrize(("options", "why"), [
+    ({"gpu": "rtx-4090"}, "unknown: rtx-4090 vllm, layers of Llama-3.1-8B has no served requests"),
+    ({"calibration": "none"}, "unknown without a calibration"),
+])  # fmt: skip
+def test_a_way_to_the_engine_that_nothing_tells_of_is_assumed(options: dict[str, Any], why: str) -> None:
+    queue = stages(costmodel.explain_request(**options))["queue"]
+    assert queue.assumed
+    assert f"0 µs on its way through the server's processes ({why})" in queue.what
+
+
+def test_the_way_to_the_engine_is_not_assumed_where_it_is_fitted(found: RequestExplanation) -> None:
+    assert not stages(found)["queue"].assumed
+    longest = costmodel.explain_request(131_072 - 1, 1, streams=1)
+    assert longest.prompt_tokens + longest.output_tokens == 131_072
+
+
 def test_a_windowed_model_reads_its_windows_only() -> None:
     document = costmodel.explain_request(2000, 50, model="gpt-oss-20b")
     decode = stages(document)["decode"]
@@ -137,6 +153,8 @@ def test_a_windowed_model_reads_its_windows_only() -> None:
         ({"tokens_per_s": 0}, "tokens_per_s must be a finite number above zero"),
         ({"streams": 1000, "output": 100_000}, "use an output of at most"),
         ({"model": "Llama-3.1-9B"}, "Llama-3.1-8B"),
+        ({"prompt": 130_873}, "use a prompt of at most 130,872 tokens"),
+        ({"prompt": 1, "output": 131_072}, "use an output of fewer than 131,072 tokens"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(options: dict[str, Any], said: str) -> None:
