@@ -153,6 +153,16 @@ def _others(step: Operators, mixing: Sequence[str]) -> Operators:
     return [item for item in step if id(item) not in left]
 
 
+def _server(scene: Scene) -> str:
+    """Return whose KV blocks are counted: by default no server may start."""
+    longest, own = scene.longest_start, scene.architecture.max_positions
+    if longest == 0 and own:
+        return "KV blocks that vLLM has by default, of which there are too few to start"
+    if longest < own:
+        return f"KV blocks of a server with vLLM's defaults but for --max-model-len {longest}, without which it does not start"
+    return "KV blocks of a server as it starts by default"
+
+
 def batch_size(scene: Scene) -> Topic:
     """2. A decode step of B sequences takes t_shared + B·(t_own + t_added): tokens/s = B/T saturates while T goes on growing.
 
@@ -294,7 +304,7 @@ def batch_size(scene: Scene) -> Topic:
                 if experts
                 else []
             ),
-            "largest B: B·⌈(n + 1)/block⌉ ≤ KV blocks of a server as it starts by default (costmodel plan memory); costmodel plan batch "
+            f"largest B: B·⌈(n + 1)/block⌉ ≤ {_server(scene)} (costmodel plan memory); costmodel plan batch "
             "sets max_num_seqs to B as well: a smaller sampler and fewer CUDA graphs may leave room for a few more",
         ),
         sources=(

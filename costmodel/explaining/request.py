@@ -95,7 +95,8 @@ def explain_request(
     fixed, per_token, waited = arrival_overheads(scene.fitted)
     on_its_way = max(fixed + waited * typical + per_token * prompt, reading.seconds)
     course = follow(server, scene, prompt, output, on_its_way)
-    notes, warnings = remarks(scene, engine, calibration, assume_efficiency)
+    told = any(said in text for text in server.warnings for said in ("will not start", "leave no room"))
+    notes, warnings = remarks(scene, engine, calibration, assume_efficiency, start=not told)
     blocks = -(-(prompt + output - 1) // server.settings.block_tokens)
     first, last = course.first - course.sent, course.last - course.sent
     return RequestExplanation(
