@@ -162,6 +162,25 @@ def test_bad_input_is_refused(options: dict[str, Any], said: str) -> None:
         costmodel.explain_request(**options)
 
 
+def test_no_more_streams_decode_beside_a_request_than_fit() -> None:
+    load: dict[str, Any] = {"model": "Qwen3-32B", "gpu": "h200", "tp": 2, "context": 16_000}
+    document = costmodel.explain_request(streams=64, **load)
+    assert document.streams_asked == 64
+    # a request of 8,000 + 200 tokens takes about half as much as a stream of 16,000: one stream less than without it
+    alone = make_scene(**load).most_streams(16_000)
+    assert document.streams in (alone - 1, alone)
+    fitting = costmodel.explain_request(streams=document.streams, **load)
+    assert (fitting.tpot_s, fitting.stages) == (document.tpot_s, document.stages)
+    assert not any("do not fit" in text for text in fitting.warnings)
+    more = costmodel.explain_request(streams=document.streams + 1, **load)
+    assert more.streams == document.streams
+    assert any(f"beside the request: {document.streams} do and decode here" in text for text in document.warnings)
+    assert document.kv_blocks_of_server is not None
+    said = " ".join(request_report(document).split())
+    assert f"among {document.streams} of 64 streams at 16,000 tokens" in said
+    assert f"beside {document.streams} streams that wait" in said
+
+
 def test_a_cached_prefix_is_not_computed() -> None:
     whole, cached = costmodel.explain_request(), costmodel.explain_request(cached_prefix=6000)
     assert cached.cached_prefix_tokens == 6000
