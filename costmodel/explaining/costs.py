@@ -78,7 +78,8 @@ def long_context(scene: Scene) -> Topic:
             f"least {ruler.THRESHOLD}, as Llama-2-7B does at 4k tokens; nothing longer than {count(ruler.LONGEST)} tokens was tested.",
             f"The cost is certain. From {count(number(short['context_tokens']))} to {count(at)} tokens the prompt is "
             f"{times(at / number(short['context_tokens']))} as long and its prefill takes {times(grown)} as long: matrices grow with n, "
-            f"attention {'with n²' if dense(scene) else growth(scene)}. Every further token of the answer reads {again} again from memory.{_begun(scene)}",
+            f"attention {'with n²' if dense(scene) else growth(scene)}. Every further token of the answer reads {again} again from "
+            f"memory.{_begun(scene)}",
         ),
         numbers=numbers,
         labels={

@@ -162,6 +162,17 @@ def test_bad_input_is_refused(options: dict[str, Any], said: str) -> None:
         costmodel.explain_request(**options)
 
 
+def test_a_decode_loop_that_multiplies_says_so(found: RequestExplanation) -> None:
+    decode = stages(costmodel.explain_request(model="gpt-oss-120b"))["decode"]
+    assert decode.bound == "compute"
+    assert "Most of that time kernels multiply longer than they read" in decode.what
+    assert "Σ kernels max(bytes/W, FLOPs/F), each rate with its efficiency, and overheads" in decode.formula
+    plain = stages(found)["decode"]
+    assert plain.bound == "memory"
+    assert "kernels multiply" not in plain.what
+    assert "efficiency" not in stages(costmodel.explain_request(calibration="none"))["decode"].formula
+
+
 def test_no_more_streams_decode_beside_a_request_than_fit() -> None:
     load: dict[str, Any] = {"model": "Qwen3-32B", "gpu": "h200", "tp": 2, "context": 16_000}
     document = costmodel.explain_request(streams=64, **load)
