@@ -151,7 +151,12 @@ def _asked(topics: tuple[str, ...]) -> list[str]:
         if name not in TOPICS and name != ALL:
             known = (*TOPICS, REQUEST, ALL)
             raise unknown_name("topic", name, known, "topics: " + ", ".join(known))
-    return topic_names(None if not topics or ALL in topics else topics)
+    others = [name for name in dict.fromkeys(topics) if name != ALL]
+    if ALL in topics and others:
+        raise InputError(
+            f"`explain {ALL}` stands alone, since it has every topic; for {', '.join(others)} only: `costmodel explain {' '.join(others)}`"
+        )
+    return topic_names(others or None)
 
 
 def _topics(

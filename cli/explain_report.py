@@ -80,9 +80,10 @@ def _table(item: Table) -> str:
 
 def request_report(document: RequestExplanation) -> str:
     """Return the stages of a request."""
+    fewer = f"{document.streams:,} of " if document.streams < document.streams_asked else ""
     heading = (
         f"A request of {plural(document.prompt_tokens, 'token')} with an answer of {document.output_tokens:,}, among "
-        f"{plural(document.streams, 'stream')} at {plural(document.context_tokens, 'token')}: {_about(document)}."
+        f"{fewer}{plural(document.streams_asked, 'stream')} at {plural(document.context_tokens, 'token')}: {_about(document)}."
     )
     tpot = "" if document.tpot_s is None else f", TPOT {seconds(document.tpot_s, 3)}"
     total = f"TTFT {seconds(document.ttft_s, 3)}{tpot}, {seconds(document.e2e_s, 3)} in all"

@@ -110,6 +110,11 @@ def arrival_overheads(calibration: Calibration | None) -> tuple[float, float, fl
     return fitted.number("per_request_s"), fitted.number("per_prompt_token_s"), fitted.number("steps")
 
 
+def arrivals_fitted(calibration: Calibration | None) -> bool:
+    """Return whether a calibration knows what lies between a request being sent and the engine having it: served requests were fitted."""
+    return calibration is not None and not calibration.operators.keys().isdisjoint(("arrival", "request"))
+
+
 def no_calibration(deployment: Deployment, engine: str) -> str:
     """Return what to say where the calibrated rung is asked for and there is no calibration."""
     shipped = shipped_calibrations()

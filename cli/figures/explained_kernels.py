@@ -109,16 +109,23 @@ def draw_gqa(topic: Topic, foot: str) -> Figure:
 
 
 def draw_kv_cache(topic: Topic, foot: str) -> Figure:
-    """Draw the bytes of a token that are kept, those of each kind of layer together, and those that are not.
+    """Draw the bytes of a token that are kept, those of each kind of layer together, the states of a sequence, and what is not kept.
 
     They are points, not bars: from one to the next is a factor, and on a logarithmic axis a bar has no beginning.
     """
     table = topic.table("kept")
     parts: dict[tuple[str, bool], float] = {}
-    for name, value, stays in zip(table.column("what"), numbers(table, "bytes"), table.column("kept"), strict=True):
+    states: list[tuple[str, float, bool]] = []
+    for name, value, stays, per in zip(
+        table.column("what"), numbers(table, "bytes"), table.column("kept"), table.column("per"), strict=True
+    ):
+        if per == "sequence":
+            states.append((str(name), float(value), bool(stays)))
+            continue
         parts[str(name), bool(stays)] = parts.get((str(name), bool(stays)), 0.0) + float(value)
     rows = [(name, value, True) for (name, stays), value in parts.items() if stays]
     rows.append(("kept, all together", sum(value for _, value, _ in rows), True))
+    rows += states
     rows += [(name, value, False) for (name, stays), value in parts.items() if not stays]
     with style.styled():
         figure, (axes,) = framed(topic, foot)
@@ -144,7 +151,8 @@ def draw_kv_cache(topic: Topic, foot: str) -> Figure:
         axes.minorticks_off()
         axes.grid(True, axis="x")
         axes.tick_params(axis="y", length=0)
-        axes.set_xlabel("per token, all layers (bytes; each line is ten times the one before)")
+        per = "per token, all layers" + ("; states: per sequence" if states else "")
+        axes.set_xlabel(f"{per} (bytes; each line is ten times the one before)")
         style.settle(figure)
     return figure
 

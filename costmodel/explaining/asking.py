@@ -11,8 +11,10 @@ from costmodel.calibrations import uncalibrated
 from costmodel.checks import whole
 from costmodel.explaining.documents import Explanations, Topic
 from costmodel.explaining.scene import Scene, make_scene
+from costmodel.explaining.words import size
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import InputError, shown, unknown_name
+from costmodel.memory.wording import of_start
 from costmodel.simulation.prefixes import cached_tokens
 from costmodel.speculation.asking import Speculation
 
@@ -128,9 +130,9 @@ def about(scene: Scene) -> dict[str, Any]:
 
 
 def remarks(
-    scene: Scene, engine: str, calibration: str | Path | Calibration | None, assume_efficiency: bool
+    scene: Scene, engine: str, calibration: str | Path | Calibration | None, assume_efficiency: bool, start: bool = True
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the notes and warnings of an explanation."""
+    """Return the notes and warnings of an explanation; with ``start`` whether vLLM starts by default."""
     deployment, longest = scene.deployment, scene.architecture.max_positions
     notes = list(deployment.notes)
     if deployment.gpus > 1:
@@ -142,6 +144,7 @@ def remarks(
         warnings.append(
             f"a context of {scene.context:,} tokens is more than the {longest:,} that {scene.architecture.name} takes"
         )
+    warnings += own_start(scene) if start else []
     pool = scene.pool(scene.streams)
     needed, usable = int(scene.streams * pool.stream(scene.context)), int(pool.usable)
     if needed > usable:
@@ -150,6 +153,24 @@ def remarks(
             + (f"{scene.most_streams(scene.context):,} do" if scene.most_streams(scene.context) else "and not one does")
         )
     return tuple(notes), tuple(warnings)
+
+
+def own_start(scene: Scene) -> list[str]:
+    """Return a warning where vLLM does not start with its defaults: for its weights, or for one sequence of the model's length."""
+    pool = scene.pool(scene.streams)
+    tight = min(pool.budgets, key=lambda budget: float(budget.available))
+    if pool.groups and tight.available <= 0:
+        weights, usable = float(tight.weights), float(tight.usable)
+        rest = usable - weights - float(tight.available)
+        more = f"the weights, {size(weights)} on each GPU, are"
+        if weights <= usable:
+            more = f"weights of {size(weights)} on each GPU and {size(rest)} of activations and the like are"
+        return [
+            f"{more} more than the {size(usable)} that vLLM may use of it: no such server starts, and times are those of a GPU with memory "
+            "enough; use more GPUs (--tp); costmodel plan memory says with what it fits"
+        ]
+    longest, own = scene.longest_start, scene.architecture.max_positions
+    return [of_start(longest, own)] if 0 < longest < own else []
 
 
 def _function(name: str) -> Callable[[Scene], Topic]:

@@ -12,7 +12,7 @@ from costmodel.architecture.types import Attention, StateMixer
 from costmodel.equations.work import LocalChunks, Window, attended_pairs, seen_tokens, widest
 from costmodel.explaining.compressed import cached_parts
 from costmodel.explaining.documents import Cell, Topic
-from costmodel.explaining.keeping import Kept, held_of
+from costmodel.explaining.keeping import Kept, held_formula, held_of
 from costmodel.explaining.layers import dense, looking, sights
 from costmodel.explaining.scene import Scene
 from costmodel.explaining.tables import number, table
@@ -119,19 +119,45 @@ def _needed(scene: Scene, spans: list[str]) -> str:
 STATE_NAMES = {"gdn": "gated delta net", "kda": "Kimi delta attention", "mamba2": "Mamba 2"}
 
 
-def _in_blocks(held: Kept, block: float, states: float) -> str:
+def _of_states(fixed: float) -> str:
+    """Return what recurrent layers keep of a sequence; nothing where there are none."""
+    if not fixed:
+        return ""
+    return f", and of recurrent layers a state of fixed size: {size(fixed)} per sequence, whatever its length; together"
+
+
+def _token_formula(scene: Scene) -> str:
+    """Return the bytes per token, and of states, for the layers that there are."""
+    terms: dict[str, None] = {}
+    for attention in (kind.attention for kind in scene.architecture.kinds if kind.attention.kind != "none"):
+        if attention.shared_kv:
+            terms["h_kv·d_h·b_kv·(1 + 1/m) where m tokens make a compressed key, without 1/m elsewhere"] = None
+        elif attention.kind == "mla":
+            terms["(r + d_r)·b_kv of the latent and the rotary part of K"] = None
+        else:
+            terms["h_kv·(d_k + d_v)·b_kv"] = None
+        if attention.index_heads:
+            share = ", one for m tokens" if attention.compression else ""
+            terms[f"the indexer's key{share} (d_i elements and their scale, in the format of the table)"] = None
+    said = "bytes per token = Σ layers " + " + ".join(terms)
+    looks = {sight.what for sight in sights(scene)}
+    said += "; a window keeps its last w tokens" if "window" in looks else ""
+    said += "; a local chunk keeps its own w tokens" if "chunks" in looks else ""
+    if scene.parameters.states:
+        said += "; of a sequence also, in recurrent layers, Σ heads·d_k·d_v elements of states and the last inputs, whatever n is"
+    return said
+
+
+def _in_blocks(held: Kept, block: float, windows: str) -> str:
     """Return how the blocks of a sequence are shared out, where layers differ: they take more than their tokens and states alone."""
     if held.alike:
         return ""
     if held.windows == held.blocks:
         return f" (in {count(held.windows)} whole blocks of {size(block)})"
     parts = [f"{count(held.full)} for the layers that keep every token"] if held.full else []
-    parts += [f"{count(held.windows)} for those with a window"] if held.windows else []
+    parts += [f"{count(held.windows)} for those with {windows}"] if held.windows else []
     if held.states:
-        parts.append(
-            f"{count(held.states)} for its states, which are {size(states)} by themselves, whatever its length, and have room for each "
-            "twice, for prefix caching"
-        )
+        parts.append(f"{count(held.states)} for its states, with room for each twice, for prefix caching")
     return f" (in whole blocks of {size(block)}, which all layers take: {listed(parts)})"
 
 
@@ -153,23 +179,34 @@ def kv_cache(scene: Scene) -> Topic:
         scores += each * seen_tokens(context - 1, attention.reach)
         square += each * attended_pairs(context, 0, attention.reach)
     spans = _spans(rows)
+    chunked = any(sight.what == "chunks" for sight in sights(scene))
+    windows = "local chunks, with room for a whole chunk" if chunked else "a window"
     names = listed(list(dict.fromkeys(str(row["part"]) for row in rows)))
+    of_states: list[dict[str, Cell]] = [
+        {"what": "states (per sequence)", "kept": True, "per": "sequence", "bytes": fixed}
+    ]
     shown: list[dict[str, Cell]] = [
-        *({"what": f"{row['part']} ({row['window']})", "kept": True, "bytes": row["bytes_per_token"]} for row in rows),
-        {"what": "Q", "kept": False, "bytes": q},
-        {"what": f"scores, of token {count(context)}", "kept": False, "bytes": scores},
+        *(
+            {"what": f"{row['part']} ({row['window']})", "kept": True, "per": "token", "bytes": row["bytes_per_token"]}
+            for row in rows
+        ),
+        *(of_states if fixed else []),
+        {"what": "Q", "kept": False, "per": "token", "bytes": q},
+        {"what": f"scores, of token {count(context)}", "kept": False, "per": "token", "bytes": scores},
     ]
     return Topic(
         number=6,
         name="kv-cache",
         claim="The cache stores Q and the attention scores.",
-        verdict=f"No, only {names}: {size(kept)} per token{_kept_as(spans)}, {size(held.bytes)} for a sequence of {count(context)} tokens"
-        + _in_blocks(held, float(pool.block_bytes[0]), fixed)
+        verdict=f"No, only {names}: {size(kept)} per token{_kept_as(spans)}"
+        f"{_of_states(fixed)}, {size(held.bytes)} for a sequence of {count(context)} tokens"
+        + _in_blocks(held, float(pool.block_bytes[0]), windows)
         + f". Q ({size(q)} per "
         f"token) is used once, in the step of its own token, and never again. Scores would be {size(square)} for that sequence, "
         f"{times(square / held.bytes)} its cache: they exist only inside the attention kernel, a tile at a time.",
         finding=f"The cache holds {names}: {size(kept)} per token"
-        f"{', part of it for a while only' if len(spans) > 1 else ''}, and neither Q nor scores",
+        f"{', part of it for a while only' if len(spans) > 1 else ''}"
+        f"{f', states of recurrent layers: {size(fixed)} per sequence' if fixed else ''}, and neither Q nor scores",
         reason=(
             "A new token asks (its query Q) and every token before it answers: with its key K, which says how well it matches, and its "
             f"value V, which says what it contributes. {_needed(scene, list(spans))}",
@@ -200,7 +237,7 @@ def kv_cache(scene: Scene) -> Topic:
             "sequence_kv_bytes": "kept for it, in whole blocks",
             "kv_blocks": "its blocks",
             **({"token_blocks": "of them for layers that keep every token"} if held.full < held.blocks else {}),
-            **({"window_blocks": "of them for layers with a window"} if held.windows else {}),
+            **({"window_blocks": f"of them for layers with {windows}"} if held.windows else {}),
             **({"state_blocks": "of them for recurrent layers, each as large as the others"} if held.states else {}),
             "block_tokens": "tokens of a block",
             "block_bytes": "bytes of a block",
@@ -251,14 +288,16 @@ def kv_cache(scene: Scene) -> Topic:
             ),
             table(
                 "kept",
-                "Kept or not, per token",
-                {"what": "what", "kept": "kept", "bytes": "per token"},
+                "Kept or not, per token; states per sequence",
+                {"what": "what", "kept": "kept", "per": "of each", "bytes": "bytes"},
                 shown,
                 shown=False,
             ),
         ),
         formulas=(
-            "bytes per token = Σ layers h_kv·(d_k + d_v)·b_kv; MLA: (kv_lora_rank + rope)·b_kv; a window keeps its last w tokens",
+            _token_formula(scene),
+            f"{held_formula(scene)}; where sequences are to fit (long-context, batch-size, speculation) they have room for their "
+            "next token as well: n + 1",
             "not kept: Q = h·d_h·b_a·L per token; scores = h·L·n(n + 1)/2·b_a, in a window fewer",
         ),
         sources=(

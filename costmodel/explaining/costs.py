@@ -8,7 +8,7 @@ from costmodel.explaining import ruler
 from costmodel.explaining.batches import batch_of
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.formulas import kept_formula, prompt_formula, read_formula
-from costmodel.explaining.layers import dense, experts_of, growth, looking
+from costmodel.explaining.layers import dense, experts_of, growth, looking, sights
 from costmodel.explaining.scene import MOST_STREAMS, Operators, Scene, flops_of, lengths, of, time_of
 from costmodel.explaining.tables import number, table
 from costmodel.explaining.words import count, plural, seconds, share, significant, size, times
@@ -78,7 +78,8 @@ def long_context(scene: Scene) -> Topic:
             f"least {ruler.THRESHOLD}, as Llama-2-7B does at 4k tokens; nothing longer than {count(ruler.LONGEST)} tokens was tested.",
             f"The cost is certain. From {count(number(short['context_tokens']))} to {count(at)} tokens the prompt is "
             f"{times(at / number(short['context_tokens']))} as long and its prefill takes {times(grown)} as long: matrices grow with n, "
-            f"attention {'with n²' if dense(scene) else growth(scene)}. Every further token of the answer reads {again} again from memory.",
+            f"attention {'with n²' if dense(scene) else growth(scene)}. Every further token of the answer reads {again} again from "
+            f"memory.{_begun(scene)}",
         ),
         numbers=numbers,
         labels={
@@ -88,7 +89,7 @@ def long_context(scene: Scene) -> Topic:
             "attention_time_share": f"share of that time in attention, {growth(scene)}",
             "attention_flops_share": "share of the FLOPs in attention",
             "decode_step_s": "time of a decode step of one such stream",
-            "kv_bytes": "its KV cache",
+            "kv_bytes": "its KV cache, with room for its next token",
             "sequences_that_fit": "sequences of that length in the KV cache",
             "prefill_ratio": f"prefill time over that of {number(short['context_tokens']):,.0f} tokens",
             "length_ratio": "length over that",
@@ -147,10 +148,31 @@ def long_context(scene: Scene) -> Topic:
     )
 
 
+def _begun(scene: Scene) -> str:
+    """Say that local chunks are empty at most lengths of the table; nothing for models without."""
+    chunks = [sight.tokens for sight in sights(scene) if sight.what == "chunks"]
+    if not chunks:
+        return ""
+    return (
+        f" At multiples of {count(min(chunks))} tokens a local chunk is just beginning: there a decode step reads least, and just before "
+        "them most. The KV cache has room for a whole chunk at any length."
+    )
+
+
 def _others(step: Operators, mixing: Sequence[str]) -> Operators:
     """Return the operators of a step that are neither of some groups nor experts."""
     left = set(map(id, of(step, (*mixing, "experts"))))
     return [item for item in step if id(item) not in left]
+
+
+def _server(scene: Scene) -> str:
+    """Return whose KV blocks are counted: by default no server may start."""
+    longest, own = scene.longest_start, scene.architecture.max_positions
+    if longest == 0 and own:
+        return "KV blocks that vLLM has by default, of which there are too few to start"
+    if longest < own:
+        return f"KV blocks of a server with vLLM's defaults but for --max-model-len {longest}, without which it does not start"
+    return "KV blocks of a server as it starts by default"
 
 
 def batch_size(scene: Scene) -> Topic:
@@ -294,7 +316,7 @@ def batch_size(scene: Scene) -> Topic:
                 if experts
                 else []
             ),
-            "largest B: B·⌈(n + 1)/block⌉ ≤ KV blocks of a server as it starts by default (costmodel plan memory); costmodel plan batch "
+            f"largest B: B·⌈(n + 1)/block⌉ ≤ {_server(scene)} (costmodel plan memory); costmodel plan batch "
             "sets max_num_seqs to B as well: a smaller sampler and fewer CUDA graphs may leave room for a few more",
         ),
         sources=(

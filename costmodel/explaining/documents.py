@@ -129,6 +129,8 @@ class RequestExplanation(Explained):
     cached_prefix_tokens: int
     """Of the prompt, in the prefix cache when it comes."""
     streams: int
+    """That decode beside it: as asked for, or as many as fit."""
+    streams_asked: int
     context_tokens: int
     token_budget: int
     block_tokens: int

@@ -8,6 +8,7 @@ from typing import Any
 
 from costmodel.architecture.linears import kv_heads_per_gpu, query_heads_per_gpu
 from costmodel.architecture.types import Attention
+from costmodel.equations.compressed import Compressed
 from costmodel.equations.work import attended_pairs, chunk_kv
 from costmodel.explaining.documents import Cell, Topic
 from costmodel.explaining.formulas import pair_flops, passed_elements
@@ -46,7 +47,8 @@ def tiled_bytes(scene: Scene, tokens: int, again: bool = False) -> float:
         scene: model and GPU.
         tokens: n.
         again: count K and V as read from memory by every tile of :data:`TILE` queries, as far as causality lets it see; else once, as when
-            they stay in the L2 cache between tiles.
+            they stay in the L2 cache between tiles. Queries that choose their keys are taken to choose different ones, as far as there are
+            so many: that is the most.
     """
     total = 0.0
     for attention, layers, heads, kv_heads in _layers(scene):
@@ -54,10 +56,24 @@ def tiled_bytes(scene: Scene, tokens: int, again: bool = False) -> float:
         reads = tokens * kv_heads * widths
         if again:
             starts = range(0, tokens, TILE)
-            seen = sum(chunk_kv(min(TILE, tokens - start), start, attention.reach) for start in starts)
+            seen = sum(_tile_keys(attention, min(TILE, tokens - start), start) for start in starts)
             reads = seen * (kv_heads if attention.top_k or attention.shared_kv else heads) * widths
         total += layers * (tokens * heads * widths + reads) * scene.deployment.activation_bytes
     return total
+
+
+def _tile_keys(attention: Attention, tile: int, start: int) -> float:
+    """Return the keys that a tile of queries reads after ``start`` tokens: those that some query of it sees.
+
+    Where every query chooses w of its own, Σ min(start + j, w) of them at most, and no more than there are.
+    """
+    if not attention.top_k:
+        return float(chunk_kv(tile, start, attention.reach))
+    reach = attention.reach
+    if isinstance(reach, Compressed):
+        own = chunk_kv(tile, start, reach.window) if reach.window else 0
+        return float(own + min((start + tile) // reach.ratio, reach.pairs(tile, start)))
+    return float(min(start + tile, attended_pairs(tile, start, reach)))
 
 
 def _layers(scene: Scene) -> list[tuple[Attention, float, float, float]]:
@@ -203,9 +219,14 @@ def flash_attention(scene: Scene) -> Topic:
     taken = time_of(no_indexer(of(scene.prefill(tokens), ["attention"])))
     scores = scores_said(scene, tokens)
     most = "up to " if scores.startswith("per head") else ""
-    chosen = ""
+    chosen = anew = most_of = ""
     if any(sight.what == "chosen" for sight in sights(scene)):
         chosen = " (The indexer, which chooses the keys, is left out: it has no softmax and no values.)"
+        most_of = ", at most: each query chooses keys of its own"
+        anew = (
+            f" In tiles each key is counted from memory once. Queries of one tile may choose different keys: up to {size(again)}, "
+            f"{times(naive / again)} less, if every tile of {TILE} reads anew all that they can choose."
+        )
     return Topic(
         number=7,
         name="flash-attention",
@@ -213,7 +234,7 @@ def flash_attention(scene: Scene) -> Topic:
         verdict=f"No, it is exact: the same {flop(flops)}, in another order, that move fewer bytes. For a prompt of {count(tokens)} "
         f"tokens, attention that writes its scores to memory moves {size(naive)} ({seconds(slower)} at full bandwidth); in tiles "
         f"{size(tiled)} ({seconds(tiled / hardware.bandwidth)}), {times(naive / tiled)} "
-        f"less{_waits(slower, tiled / hardware.bandwidth, computing, taken if scene.fitted else None)}. "
+        f"less{_waits(slower, tiled / hardware.bandwidth, computing, taken if scene.fitted else None)}.{anew} "
         f"Computed both ways just now: the results differ by at most {apart} in 64 "
         "bits, which is rounding.",
         finding=f"FlashAttention: the same {flop(flops)}, {times(naive / tiled)} fewer bytes, and results equal to rounding "
@@ -248,7 +269,7 @@ def flash_attention(scene: Scene) -> Topic:
             "naive_moving_s": "time of these at full bandwidth",
             "tiled_bytes": "bytes moved in tiles, K and V from memory once",
             "tiled_moving_s": "time of these",
-            "tiled_again_bytes": f"bytes if every tile of {TILE} queries read K and V from memory again",
+            "tiled_again_bytes": f"bytes if every tile of {TILE} queries read K and V from memory again{most_of}",
             "bytes_ratio": "with scores in memory over in tiles",
             "scores_of_a_layer_bytes": "memory for the scores of one layer, which tiles do not need",
             "attention_s": f"time of this attention, {scene.rung} rung",

@@ -13,13 +13,14 @@ from costmodel.explaining.scene import Scene
 KEPT = {
     "all": "n where a token looks at all",
     "window": "min(n, w) in a window of w",
-    "chunks": "those of the chunk so far in chunks",
+    "chunks": "min(n, w + 2) in chunks of w: room for a whole one, and the tokens under way",
     "chosen": "n where an indexer chooses, with its keys",
     "state": "0 in recurrent layers, which keep a state of fixed size instead",
 }
 """What layers keep, by what they look at."""
 READ = {
     **KEPT,
+    "chunks": "those of the chunk so far in chunks",
     "chosen": "min(n, w) where w are chosen, and the indexer's keys of all n",
     "state": "0 in recurrent layers, which read and write a state of fixed size instead",
 }
@@ -101,7 +102,7 @@ def read_formula(scene: Scene, kept: str = "KV bytes") -> str:
         kept: what the bytes that it keeps are called, where it reads all of them.
     """
     found = [sight.what for sight in sights(scene)]
-    if "chosen" in found:
+    if "chosen" in found or "chunks" in found:
         read = f"Σ layers c(n)·{token_bytes(scene)}, c(n) = {_of_layers(scene, READ)}"
     else:
         read = "n·KV bytes per token" if dense(scene) else kept

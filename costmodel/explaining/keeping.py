@@ -59,6 +59,26 @@ def held_of(scene: Scene, tokens: int) -> Kept:
     return _counted(scene, full, windows, states)
 
 
+def held_formula(scene: Scene) -> str:
+    """Return the blocks that :func:`held_of` counts, by the groups of layers that there are."""
+    pool = scene.pool()
+    counts: dict[str, int] = {}
+    for group in pool.groups:
+        if group.states:
+            said = f"{group.states} blocks of {'recurrent layers' if scene.parameters.states else 'an encoder'}"
+        elif group.keeps_all:
+            said = "⌈n/block⌉ of layers that keep every token"
+        elif isinstance(group.window, LocalChunks):
+            said = "⌈min(n, w + f)/block⌉ of local chunks of w (there must be room for a whole one, however far the last has come)"
+        else:
+            said = "(⌈min(n, w − 1 + f)/block⌉ + 1) of a window w (it may begin inside a block)"
+        counts[said] = counts.get(said, 0) + 1
+    parts = [f"{number} × {said}" if number > 1 or len(counts) > 1 else said for said, number in counts.items()]
+    flying = f"; f = {pool.settings.rules.in_flight} tokens that may be under way" if "f)" in " ".join(parts) else ""
+    groups = ", one term for each group of layers" if len(pool.groups) > 1 else ""
+    return f"blocks of n tokens{groups}: {' + '.join(parts)}{flying}"
+
+
 def kept_of(scene: Scene, tokens: int) -> Kept:
     """Return what a prefix of ``tokens``, rounded down to whole blocks, takes from the cache."""
     pool, architecture = scene.pool(), scene.architecture

@@ -15,6 +15,7 @@ from costmodel.explaining.documents import RequestExplanation, ServerStep
 from costmodel.explaining.keeping import kept_of
 from costmodel.explaining.scene import Scene, make_scene, time_of
 from costmodel.explaining.stages import Course, Tokenizer, stages_of
+from costmodel.explaining.words import count
 from costmodel.hardware.calibration import Calibration
 from costmodel.hardware.errors import InputError
 from costmodel.simulation.cache import Background
@@ -26,6 +27,7 @@ from costmodel.simulation.server import Server, make_server
 from costmodel.simulation.states import Batch
 from costmodel.simulation.stepping import Engine
 from costmodel.simulation.tally import Tally
+from costmodel.solving import largest
 
 ASSUMED_RATE = 1e6
 """Tokens per second of a tokenizer where none is measured. On one core of an AMD EPYC server, a BPE of 8,000 tokens took 1.0 million per
@@ -64,7 +66,8 @@ def explain_request(
 
     Args:
         prompt, output: of the request [tokens].
-        streams, context: sequences that decode meanwhile, and the tokens of each in the KV cache.
+        streams, context: sequences that decode meanwhile, and the tokens of each in the KV cache. Where fewer fit beside the request, as
+            many as fit; where not one fits, all that are asked for.
         chunk: token budget per step; None or ``"engine"`` for vLLM's default, ``"one-step"`` for the prompt in one.
         prefix_caching: whether full blocks stay when it has ended.
         cached_prefix: leading tokens of its prompt that the prefix cache has.
@@ -84,17 +87,26 @@ def explain_request(
         "engine": engine, "calibration": calibration, "assume_efficiency": assume_efficiency,
     }  # fmt: skip
     scene = make_scene(model, gpu, context=context, streams=streams, output=output, **placed)
+    _check_length(scene, prompt, output)
     if tokens_per_s is not None:
         tokens_per_s = positive(tokens_per_s, "tokens_per_s")
     cached = cached_tokens(cached_prefix, prompt, bool(prefix_caching))
     scene = replace(scene, cached=cached)
-    server = _server(scene, model, gpu, placed, chunk, prompt, prefix_caching)
+    asked = scene.streams
+    scene, server = _fitting(scene, model, gpu, placed, chunk, prompt, prefix_caching)
+    _check_visits(scene, server, prompt)
     reading = _tokenizer(scene, prompt, tokens_per_s, tokenizer)
     typical = time_of(scene.decode(scene.streams, scene.context))
     fixed, per_token, waited = arrival_overheads(scene.fitted)
     on_its_way = max(fixed + waited * typical + per_token * prompt, reading.seconds)
     course = follow(server, scene, prompt, output, on_its_way)
-    notes, warnings = remarks(scene, engine, calibration, assume_efficiency)
+    told = any(said in text for text in server.warnings for said in ("will not start", "leave no room"))
+    notes, warnings = remarks(scene, engine, calibration, assume_efficiency, start=not told)
+    if scene.streams < asked:
+        warnings += (
+            f"{asked:,} streams at {scene.context:,} tokens do not fit into the KV cache beside the request: "
+            f"{count(scene.streams)} do and decode here, as on a server that lets the others wait",
+        )
     blocks = -(-(prompt + output - 1) // server.settings.block_tokens)
     first, last = course.first - course.sent, course.last - course.sent
     return RequestExplanation(
@@ -103,6 +115,7 @@ def explain_request(
         output_tokens=output,
         cached_prefix_tokens=cached,
         streams=scene.streams,
+        streams_asked=asked,
         context_tokens=scene.context,
         token_budget=server.settings.token_budget,
         block_tokens=server.settings.block_tokens,
@@ -121,9 +134,53 @@ def explain_request(
     )
 
 
+def _check_length(scene: Scene, prompt: int, output: int) -> None:
+    """Refuse what vLLM refuses: a prompt that with its answer is longer than the model takes (vllm/renderers/params.py; max_model_len)."""
+    longest = scene.architecture.max_positions
+    if not longest or prompt + output <= longest:
+        return
+    fewer = f"a prompt of at most {longest - output:,}" if output < longest else f"an output of fewer than {longest:,}"
+    raise InputError(
+        f"a prompt of {prompt:,} and an answer of {output:,} tokens are more than the {longest:,} that {scene.architecture.name} takes, "
+        f"so that vLLM refuses the request; use {fewer} tokens"
+    )
+
+
 def _written(scene: Scene) -> float:
     """Return the bytes that the K and V of one token take on one GPU, all layers [B]."""
     return float(sum(kernel.kv_bytes_per_token for kernel in scene.floor.attention))
+
+
+def _fitting(
+    scene: Scene,
+    model: str,
+    gpu: str,
+    placed: dict[str, Any],
+    chunk: int | str | None,
+    prompt: int,
+    prefix_caching: bool,
+) -> tuple[Scene, Server]:
+    """Return the scene with as many of its streams as fit beside the request, and its server; where not one fits, with all of them."""
+
+    def made(streams: int) -> Server:
+        return _server(replace(scene, streams=streams), model, gpu, placed, chunk, prompt, prefix_caching)
+
+    server = made(scene.streams)
+    if server.pool_blocks is not None or scene.pool().usable <= 0:
+        return scene, server
+    fit = largest(lambda streams: float(made(int(streams)).pool_blocks is None), 0.0, 1, scene.streams)
+    return (replace(scene, streams=fit), made(fit)) if fit else (scene, server)
+
+
+def _check_visits(scene: Scene, server: Server, prompt: int) -> None:
+    """Refuse what takes too long to simulate."""
+    streams, output, new = scene.streams, scene.output, prompt - (scene.cached or 0)
+    steps = output + math.ceil(new / (server.settings.token_budget - streams))
+    if steps * streams > MOST_VISITS:
+        raise InputError(
+            f"{steps:,} steps of {streams:,} streams are more than are simulated one by one here; "
+            f"use an output of at most {max(MOST_VISITS // streams - (steps - output), 1):,} tokens"
+        )
 
 
 def _server(
@@ -151,12 +208,6 @@ def _server(
         raise InputError(
             f"a token budget of {made.settings.token_budget} leaves no room for a prompt beside {streams} running streams "
             f"(every stream takes one token of it); use at least {streams + 1}"
-        )
-    steps = output + math.ceil(new / (made.settings.token_budget - streams))
-    if steps * streams > MOST_VISITS:
-        raise InputError(
-            f"{steps:,} steps of {streams:,} streams are more than are simulated one by one here; "
-            f"use an output of at most {max(MOST_VISITS // streams - (steps - output), 1):,} tokens"
         )
     return made
 

@@ -89,6 +89,11 @@ class Scene:
         return pool_of(self.deployment, replace(settings, beside=beside))
 
     @property
+    def longest_start(self) -> int:
+        """Largest ``max_model_len`` up to the model's own with which vLLM starts; 0 for none, or where the model's own is not known."""
+        return self.pool(self.streams).longest(self.architecture.max_positions)
+
+    @property
     def block_tokens(self) -> int:
         """Tokens of a KV block of the layers that keep all tokens: more than usual where states are to fit into a block."""
         groups = self.pool().groups

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from costmodel.certainty import arrival_overheads
+from costmodel.certainty import arrival_overheads, arrivals_fitted
 from costmodel.equations.step import step_operators
 from costmodel.equations.work import Chunk, Decodes, attended_pairs, chunk_kv, make_work
 from costmodel.explaining.documents import ServerStep, Stage
@@ -99,6 +99,8 @@ def way_to_engine(scene: Scene, way: float) -> str:
     fixed, _, waited = arrival_overheads(scene.fitted)
     if scene.fitted is None:
         return f"{seconds(way)} on its way through the server's processes (unknown without a calibration)"
+    if not arrivals_fitted(scene.fitted):
+        return f"{seconds(way)} on its way through the server's processes (unknown: {scene.fitted.name} has no served requests)"
     step = time_of(scene.decode(scene.streams, scene.context))
     parts = f"{seconds(fixed)} and {significant(waited)} decode steps of {seconds(step)}" if waited else seconds(fixed)
     more = way - fixed - waited * step  # where a tokenizer is measured, the rest of the time per token that is fitted
@@ -107,6 +109,22 @@ def way_to_engine(scene: Scene, way: float) -> str:
     elif more < -NEGLIGIBLE:
         parts = "all of it passes while the text is tokenised"
     return f"{seconds(way)} on its way through the server's processes ({parts}; fitted to served requests, {scene.fitted.name})"
+
+
+def _multiplying(scene: Scene, bound: str) -> str:
+    """Say why a decode step waits for multipliers more than for memory; nothing where it does not."""
+    if bound != "compute":
+        return ""
+    reasons = ["their multipliers reach less than their peak"] if scene.fitted else []
+    reasons += ["experts with few rows multiply padded tiles"] if scene.fitted and scene.floor.experts else []
+    return " Most of that time kernels multiply longer than they read" + (
+        f": {', and '.join(reasons)}." if reasons else "."
+    )
+
+
+def _rates(scene: Scene) -> str:
+    """Return what the times of kernels have beside W and F."""
+    return ", each rate with its efficiency, and overheads" if scene.fitted else ""
 
 
 def _prefill(scene: Scene, steps: int, cached: int) -> str:
@@ -147,6 +165,7 @@ def stages_of(
     mixed = step_operators(scene.parameters, make_work([Chunk(*longest)], beside, windows))
     middle = [*beside, Decodes(1, prompt + output / 2)]
     decoding = step_operators(scene.parameters, make_work([], middle, windows))
+    decode_bound = bound_of(decoding)
     text = CHARACTERS * prompt
     seen = "every K and V of the sequence so far"
     if not dense(scene):
@@ -184,6 +203,7 @@ def stages_of(
             f"then {seconds(max(waited - way, 0.0))} for the step that is running (it comes in the middle of one).",
             start_s=reading.seconds, duration_s=waited, steps=0, bound="queue", flops=0.0, reads={}, writes={},
             formula="way to the engine + what is left of the running step: t_decode/2 on average",
+            assumed=not arrivals_fitted(scene.fitted),
         ),
         Stage(
             name="prefill",
@@ -202,8 +222,9 @@ def stages_of(
         Stage(
             name="decode",
             what=f"{plural(output - 1, 'step')}, each one token for everybody ({streams + 1} in the batch): it reads the weights"
-            f"{experts} once for all, and {seen}; it writes K and V of one token. The gaps are the TPOT.",
-            start_s=first, duration_s=last - first, steps=output - 1, bound=bound_of(decoding),
+            f"{experts} once for all, and {seen}; it writes K and V of one token. The gaps are the TPOT."
+            f"{_multiplying(scene, decode_bound)}",
+            start_s=first, duration_s=last - first, steps=output - 1, bound=decode_bound,
             flops=answer_flops(scene, prompt, output - 1),
             reads={
                 "weights_bytes": (output - 1) * weights_read(scene, streams + 1),
@@ -211,7 +232,8 @@ def stages_of(
                 **state_moved(scene, output - 1),
             },
             writes={"kv_bytes": (output - 1) * per_token, **state_moved(scene, output - 1)},
-            formula=f"Σ steps T_decode = weights/W + Σ sequences read/W, and overheads; read = {read_formula(scene, kept_formula(scene))}",
+            formula=f"Σ steps T_decode = Σ kernels max(bytes/W, FLOPs/F){_rates(scene)}; bytes: weights, and what is read of each "
+            f"sequence = {read_formula(scene, kept_formula(scene))}",
         ),
         Stage(
             name="stream",

@@ -155,6 +155,9 @@ def test_every_topic_has_a_figure(name: str, own_folder: Path) -> None:
         ("explain speculative", ("unknown topic 'speculative'", "speculation")),
         ("explain xyz", ("unknown topic 'xyz'", "long-context", "request")),
         ("explain request gqa", ("`explain request` stands alone", "gqa")),
+        ("explain all gqa", ("`explain all` stands alone", "`costmodel explain gqa`")),
+        ("explain kv-cache all gqa", ("`explain all` stands alone", "`costmodel explain kv-cache gqa`")),
+        ("explain request --prompt 200k", ("200,000", "131,072 that Llama-3.1-8B takes", "at most 130,872")),
         ("explain gqa --prompt 100", ("--prompt", "costmodel explain request", "--context")),
         ("explain --chunk 100", ("--chunk", "costmodel explain request")),
         ("explain gqa --no-enable-prefix-caching", ("--enable-prefix-caching", "costmodel explain request")),
@@ -180,6 +183,27 @@ def test_bad_input_is_one_line(command: str, words: tuple[str, ...]) -> None:
     said = refusal(command)
     for word in words:
         assert word in said
+
+
+@pytest.mark.parametrize(
+    "command", ["explain", "explain batch-size", "explain gqa", "explain speculation", "explain request"]
+)
+def test_a_server_that_does_not_start_by_default_is_said(command: str) -> None:
+    longest = costmodel.plan_memory("gpt-oss-120b").memory.max_model_len
+    text = " ".join(printed(f"{command} --model gpt-oss-120b").split())
+    assert text.count(f"warning: vLLM will not start without --max-model-len {longest} or less") == 1
+    assert "as it starts by default" not in text
+    assert (f"KV blocks of a server with vLLM's defaults but for --max-model-len {longest}" in text) is (
+        "batch-size" in command
+    )
+    assert "will not start" not in printed(command)
+
+
+def test_weights_that_are_too_large_are_said() -> None:
+    for command in ("explain", "explain gqa"):
+        text = " ".join(printed(f"{command} --model Llama-3.1-405B").split())
+        assert "warning: the weights, 812 GB on each GPU, are more than the 78.2 GB that vLLM may use of it" in text
+    assert "leave no room for a KV cache" in printed("explain request --model Llama-3.1-405B")
 
 
 def test_what_does_not_fit_is_said() -> None:

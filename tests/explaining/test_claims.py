@@ -461,7 +461,58 @@ def test_the_blocks_of_a_sequence_are_told_apart(model: str, options: dict[str, 
     assert found.numbers["sequence_kv_bytes"] == total * pool.block_bytes[0]
     for value in blocks.values():
         assert f"{value:,} for" in found.verdict or f"in {total:,} whole blocks" in found.verdict
-    assert ("by themselves" in found.verdict) is ("state_blocks" in blocks)
+    assert ("with room for each twice" in found.verdict) is ("state_blocks" in blocks)
+    assert ("with room for a whole chunk" in found.verdict) is model.startswith("Llama-4")
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "tokens", "blocks"),
+    [
+        ("Llama-3.1-8B", {}, 8000, "blocks of n tokens: ⌈n/block⌉ of layers"),  # 500
+        # 6 · (⌈(1,024 − 1 + 2)/16⌉ + 1) + ⌈4,000/16⌉ = 6 · 66 + 250 = 646
+        ("gemma-3-27b-it", {"gpu": "a100"}, 4000, "6 × (⌈min(n, w − 1 + f)/block⌉ + 1) of a window"),
+        # 3 · ⌈(8,192 + 2)/16⌉ + ⌈16,000/16⌉ = 3 · 513 + 1,000 = 2,539
+        ("Llama-4-Scout-17B-16E-Instruct", {"tp": 4}, 16_000, "3 × ⌈min(n, w + f)/block⌉ of local chunks"),
+        # ⌈32,000/544⌉ + 3 · 2 = 65
+        ("Qwen3-Next-80B-A3B-Instruct", {"gpu": "h200", "tp": 2}, 32_000, "3 × 2 blocks of recurrent layers"),
+    ],
+)  # fmt: skip
+def test_the_formula_of_the_blocks_gives_them(model: str, options: dict[str, Any], tokens: int, blocks: str) -> None:
+    found = topic("kv-cache", model=model, context=tokens, **options)
+    expected = {"Llama-3.1-8B": 500, "gemma-3-27b-it": 646, "Llama-4-Scout-17B-16E-Instruct": 2539}.get(model, 65)
+    assert found.numbers["kv_blocks"] == expected
+    assert blocks in found.formulas[1]
+    assert "room for their next token as well: n + 1" in found.formulas[1]
+    long = topic("long-context", model=model, context=tokens, **options)
+    [row] = [row for row in long.table("lengths").rows if row["context_tokens"] == tokens]
+    pool = make_scene(model, context=tokens, **options).pool()
+    assert row["kv_bytes"] == pool.stream(tokens) * pool.block_bytes[0]
+    assert "with room for its next token" in long.labels["kv_bytes"]
+    assert ("a local chunk is just beginning" in long.reason[1]) is model.startswith("Llama-4")
+    assert ("room for a whole one" in long.formulas[1]) is model.startswith("Llama-4")
+
+
+def test_states_of_recurrent_layers_are_kept_as_well() -> None:
+    found = topic("kv-cache", model="Qwen3-Next-80B-A3B-Instruct", gpu="h200", tp=2, context=32_000)
+    # 36 layers: 16 of 32 states of 128 × 128, and 3 inputs of (2·8 + 16)·128 channels, on each of two GPUs, in 2 bytes
+    each = 36 * 2 * (16 * 128 * 128 + 3 * (2 * 8 + 16) * 128)
+    assert found.numbers["state_bytes_per_sequence"] == each
+    assert "of recurrent layers a state of fixed size: 19.8 MB per sequence" in found.verdict
+    assert "states of recurrent layers: 19.8 MB per sequence" in found.finding
+    assert [row["bytes"] for row in found.table("kept").rows if row["per"] == "sequence"] == [each]
+    assert "Σ heads·d_k·d_v elements of states" in found.formulas[0]
+    assert "state" not in topic("kv-cache").finding
+
+
+def test_the_formula_of_what_a_token_leaves_has_the_key_of_the_indexer() -> None:
+    found = topic("kv-cache", model="DeepSeek-V3.2", gpu="h200", tp=8)
+    # (512 + 64)·2 bytes of latent and rotary part, 128 in fp8 and a scale of 4 bytes, in 61 layers
+    assert found.numbers["kv_bytes_per_token"] == 61 * ((512 + 64) * 2 + 128 + 4)
+    assert (
+        "(r + d_r)·b_kv of the latent and the rotary part of K + the indexer's key (d_i elements and their scale"
+        in found.formulas[0]
+    )
+    assert "indexer" not in topic("kv-cache", model="DeepSeek-V3", gpu="h200", tp=8).formulas[0]
 
 
 def test_local_chunks_keep_their_own_chunk() -> None:

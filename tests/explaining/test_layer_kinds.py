@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import costmodel
+from costmodel.architecture.types import NO_ATTENTION
+from costmodel.explaining import flash
 from costmodel.explaining.documents import Topic
 from costmodel.explaining.layers import dense, experts_of, looking, scores_said, sights
 from costmodel.explaining.scene import Scene, flops_of, make_scene, no_indexer, of, time_of
 from costmodel.explaining.waiting import bound_of, waited
-from costmodel.explaining.words import seconds
+from costmodel.explaining.words import seconds, size, times
 
 PLACED: dict[str, dict[str, Any]] = {
     "Llama-3.1-8B": {},
@@ -420,7 +423,7 @@ def test_the_indexer_is_no_attention() -> None:
         ("gemma-3-27b-it", "508 kB per token (81.9 kB of it for all tokens and 426 kB of it for the last 1,024 only), 1.17 GB"),
         ("gpt-oss-20b", "49.2 kB per token (24.6 kB of it for all tokens and 24.6 kB of it for the last 128 only), 201 MB"),
         ("DeepSeek-V3.2", "78.3 kB per token, 627 MB"),
-        ("Qwen3-Next-80B-A3B-Instruct", "12.3 kB per token, 140 MB"),
+        ("Qwen3-Next-80B-A3B-Instruct", "a state of fixed size: 19.8 MB per sequence, whatever its length; together, 140 MB"),
     ],
 )  # fmt: skip
 def test_a_window_keeps_its_last_tokens_only(model: str, words: str) -> None:
@@ -432,6 +435,23 @@ def test_a_window_keeps_its_last_tokens_only(model: str, words: str) -> None:
 
 
 # 7 --- what attention waits for ---------------------------------------------------------------------------------------------------
+
+
+def test_queries_of_a_tile_choose_keys_of_their_own() -> None:
+    """A tile of 128 queries that choose 2,048 keys each may read all before it: 16 heads of 1,088 elements, a key of 576, 61 layers."""
+    [found] = costmodel.explain("flash-attention", model="DeepSeek-V3.2", gpu="h200", tp=8, context=16_000).topics
+    once = 61 * 2 * (16_000 * 16 * 1088 + 16_000 * 576)
+    again = 61 * 2 * (16_000 * 16 * 1088 + sum(128 * tile for tile in range(1, 126)) * 576)
+    assert found.numbers["tiled_bytes"] == once
+    assert found.numbers["tiled_again_bytes"] == again
+    assert (
+        f"{size(again)}, {times(found.numbers['naive_bytes'] / again)} less, if every tile of 128 reads anew"
+        in found.verdict
+    )  # type: ignore[operator]
+    assert "at most: each query chooses" in found.labels["tiled_again_bytes"]
+    assert "choose" not in costmodel.explain("flash-attention").topics[0].verdict
+    few = replace(NO_ATTENTION, kind="mla", top_k=4)
+    assert flash._tile_keys(few, 128, 100_000) == 128 * 4  # no more than all of them choose
 
 
 @pytest.mark.parametrize(

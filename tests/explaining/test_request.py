@@ -120,6 +120,22 @@ def test_the_tokenizer_is_measured_fitted_or_assumed(found: RequestExplanation) 
     assert slow.ttft_s > 8
 
 
+@pytest.mark.parametrize(("options", "why"), [
+    ({"gpu": "rtx-4090"}, "unknown: rtx-4090 vllm, layers of Llama-3.1-8B has no served requests"),
+    ({"calibration": "none"}, "unknown without a calibration"),
+])  # fmt: skip
+def test_a_way_to_the_engine_that_nothing_tells_of_is_assumed(options: dict[str, Any], why: str) -> None:
+    queue = stages(costmodel.explain_request(**options))["queue"]
+    assert queue.assumed
+    assert f"0 µs on its way through the server's processes ({why})" in queue.what
+
+
+def test_the_way_to_the_engine_is_not_assumed_where_it_is_fitted(found: RequestExplanation) -> None:
+    assert not stages(found)["queue"].assumed
+    longest = costmodel.explain_request(131_072 - 1, 1, streams=1)
+    assert longest.prompt_tokens + longest.output_tokens == 131_072
+
+
 def test_a_windowed_model_reads_its_windows_only() -> None:
     document = costmodel.explain_request(2000, 50, model="gpt-oss-20b")
     decode = stages(document)["decode"]
@@ -137,11 +153,43 @@ def test_a_windowed_model_reads_its_windows_only() -> None:
         ({"tokens_per_s": 0}, "tokens_per_s must be a finite number above zero"),
         ({"streams": 1000, "output": 100_000}, "use an output of at most"),
         ({"model": "Llama-3.1-9B"}, "Llama-3.1-8B"),
+        ({"prompt": 130_873}, "use a prompt of at most 130,872 tokens"),
+        ({"prompt": 1, "output": 131_072}, "use an output of fewer than 131,072 tokens"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         costmodel.explain_request(**options)
+
+
+def test_a_decode_loop_that_multiplies_says_so(found: RequestExplanation) -> None:
+    decode = stages(costmodel.explain_request(model="gpt-oss-120b"))["decode"]
+    assert decode.bound == "compute"
+    assert "Most of that time kernels multiply longer than they read" in decode.what
+    assert "Σ kernels max(bytes/W, FLOPs/F), each rate with its efficiency, and overheads" in decode.formula
+    plain = stages(found)["decode"]
+    assert plain.bound == "memory"
+    assert "kernels multiply" not in plain.what
+    assert "efficiency" not in stages(costmodel.explain_request(calibration="none"))["decode"].formula
+
+
+def test_no_more_streams_decode_beside_a_request_than_fit() -> None:
+    load: dict[str, Any] = {"model": "Qwen3-32B", "gpu": "h200", "tp": 2, "context": 16_000}
+    document = costmodel.explain_request(streams=64, **load)
+    assert document.streams_asked == 64
+    # a request of 8,000 + 200 tokens takes about half as much as a stream of 16,000: one stream less than without it
+    alone = make_scene(**load).most_streams(16_000)
+    assert document.streams in (alone - 1, alone)
+    fitting = costmodel.explain_request(streams=document.streams, **load)
+    assert (fitting.tpot_s, fitting.stages) == (document.tpot_s, document.stages)
+    assert not any("do not fit" in text for text in fitting.warnings)
+    more = costmodel.explain_request(streams=document.streams + 1, **load)
+    assert more.streams == document.streams
+    assert any(f"beside the request: {document.streams} do and decode here" in text for text in document.warnings)
+    assert document.kv_blocks_of_server is not None
+    said = " ".join(request_report(document).split())
+    assert f"among {document.streams} of 64 streams at 16,000 tokens" in said
+    assert f"beside {document.streams} streams that wait" in said
 
 
 def test_a_cached_prefix_is_not_computed() -> None:

@@ -98,6 +98,7 @@ def test_what_is_kept_is_named_once_and_summed(case: str) -> None:
         zip(names, (float(line.get_xdata()[0]) for line in axes.lines if line.get_marker() != "None"), strict=True)
     )
     assert values["kept, all together"] == pytest.approx(topic.numbers["kv_bytes_per_token"])
+    assert ("states (per sequence)" in values) is ("state_bytes_per_sequence" in topic.numbers)
     assert values["Q"] == pytest.approx(topic.numbers["q_bytes_per_token"])
 
 
