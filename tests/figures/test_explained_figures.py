@@ -186,3 +186,12 @@ def test_a_measurement_beyond_the_window_is_not_drawn() -> None:
     drawn = draw_topic(costmodel.explain("long-context", model="Qwen3-32B", tp=4))
     assert not any("RULER" in text.get_text() for axes in drawn.axes for text in axes.texts)
     assert any("RULER" in text.get_text() for axes in figure("long-context", "usual").axes for text in axes.texts)
+
+
+@pytest.mark.parametrize("case", ["usual", "recurrent"])
+def test_the_best_numbers_of_drafts_have_curves(case: str) -> None:
+    [topic] = costmodel.explain("speculation", **CASES[case]).topics  # type: ignore[arg-type]
+    best, drawn = (set(topic.table(name).column("draft_tokens")) for name in ("batches", "curves"))
+    assert best <= drawn if len(best) <= 5 else len(drawn) == 5
+    names = {str(line.get_label()) for line in figure("speculation", case).axes[0].lines}
+    assert {f"k = {k} drafts per pass" for k in drawn} <= names
