@@ -8,6 +8,7 @@ import pytest
 
 import costmodel
 from costmodel.explaining.documents import Topic
+from costmodel.explaining.heads import with_kv_heads
 from costmodel.explaining.layers import dense, experts_of, looking, scores_said, sights
 from costmodel.explaining.scene import Scene, flops_of, make_scene, no_indexer, of, time_of
 from costmodel.explaining.waiting import bound_of, waited
@@ -408,6 +409,55 @@ def test_the_indexer_is_no_attention() -> None:
     assert numbers["attention_flops_ratio"] == numbers["decode_attention_flops_ratio"] == pytest.approx(3.4)
     step = scene.decode(32, 8000, floor=True)
     assert {item.name for item in step} - {item.name for item in no_indexer(step)} == {"decode_indexer"}
+
+
+@pytest.mark.parametrize("model", ["DeepSeek-V3", "DeepSeek-V3.2"])
+def test_an_indexer_is_neither_in_the_projections_nor_made_larger_by_more_kv_heads(model: str) -> None:
+    """On one of 8 GPUs MHA has 2·7168·16·(2·192 + 2·128)·61 FLOPs per token; the latents 1536, 576 and 512 → 16·(128 + 128)."""
+    scene, numbers = scene_of(model), topic("gqa", model).numbers
+    plain = 2 * 7168 * 16 * (2 * 192 + 2 * 128) * 61
+    latents = 7168 * 1536 + 1536 * 16 * 192 + 7168 * 576 + 512 * 16 * (128 + 128) + 16 * 128 * 7168
+    assert numbers["mha_projection_flops_per_token"] == plain
+    assert numbers["model_projection_flops_per_token"] == 2 * latents * 61
+    assert numbers["projection_flops_ratio"] == pytest.approx(0.499, abs=5e-4)
+    ours, mha = (
+        {item.name: item.flops for item in each.decode(1, 8000, floor=True) if "indexer" in item.name}
+        for each in (scene, scene.changed(architecture=with_kv_heads(scene.architecture, 1)))
+    )
+    assert ours == mha
+    assert bool(ours) is (model == "DeepSeek-V3.2")
+
+
+SYMBOLS = {
+    "Llama-3.1-8B": {"h": 32, "h_kv": 8, "d_h": 128, "d": 4096, "L": 32},
+    "Qwen3-Next-80B-A3B-Instruct": {"h": 8, "h_kv": 1, "d_h": 256, "d": 2048, "L": 12},
+    "DeepSeek-V3.2": {"h": 16, "d_k": 192, "d_v": 128, "d": 7168, "L": 61, "r": 512, "d_r": 64, "r_q": 1536},
+}  # fmt: skip
+"""On one GPU."""
+
+
+@pytest.mark.parametrize("model", SYMBOLS)
+def test_the_formula_of_projections_gives_their_flops(model: str) -> None:
+    found = topic("gqa", model)
+    formula = found.formulas[-1].rpartition("projections = ")[2].partition(" per token")[0]
+    by_formula = eval(formula.replace("·", "*").replace("−", "-"), {}, dict(SYMBOLS[model]))
+    assert by_formula == found.numbers["model_projection_flops_per_token"]
+
+
+def test_recurrent_layers_have_no_part_in_what_heads_save() -> None:
+    """2·2048·(3·8 + 2·h_kv)·256·12 with h_kv of 1 and, with K and V for every head, 8: 26 of 40; queries and their gate are 16 of them."""
+    found = topic("gqa", "Qwen3-Next-80B-A3B-Instruct")
+    assert found.numbers["projection_flops_ratio"] == pytest.approx(26 / 40)
+    assert "have 65 % of the FLOPs" in found.reason[1]
+    assert "(those of recurrent layers not counted)" in found.reason[1]
+    assert "2·d·(3·h + 2·h_kv)·d_h·L per token; L = 12 layers with attention" in found.formulas[1]
+
+
+@pytest.mark.parametrize(("model", "key"), [("DeepSeek-V3.2", 132), ("DeepSeek-V3", 0)])
+def test_the_formula_of_the_latent_cache_has_the_indexers_key(model: str, key: int) -> None:
+    found = topic("gqa", model)
+    assert found.numbers["model_kv_bytes_per_token"] == 61 * ((512 + 64) * 2 + key)
+    assert (" + 132 B for the indexer's key in each of 61 layers" in found.formulas[2]) is bool(key)
 
 
 # 6 --- how long what is cached ----------------------------------------------------------------------------------------------------
