@@ -237,6 +237,28 @@ def test_the_formula_of_a_batch_gives_its_step(model: str) -> None:
         assert numbers["experts_one_s"] < numbers["experts_s"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "most"),
+    [
+        ({"model": "gemma-3-27b-it", "gpu": "a100", "context": 4000}, 24),
+        ({"model": "Llama-3.1-8B", "gpu": "rtx-4090", "context": 2000}, 20),
+    ],
+)
+def test_what_a_sequence_more_takes_is_said_up_to_where_it_was_counted(asked: dict[str, Any], most: int) -> None:
+    """The mean of 1 to 8 sequences is too little for those that follow, which the reason has apart: t(8) + (most − 8)·more = t(most)."""
+    [found] = costmodel.explain("batch-size", **asked, streams=8).topics
+    numbers: dict[str, Any] = dict(found.numbers)
+    each = numbers["own_s"] + numbers["added_s"]
+    assert numbers["most_streams_in_kv_cache"] == most
+    assert numbers["shared_s"] + most * each < 0.98 * numbers["tpot_at_most_s"]
+    more = (numbers["tpot_at_most_s"] - numbers["tpot_s"]) / (most - 8)
+    assert f"(from 8 to the {most} that fit one more takes {seconds(more)})" in found.reason[1]
+    assert "on average up to 8 sequences" in found.reason[1]
+    assert "both means up to B = 8" in found.formulas[0]
+    [full] = costmodel.explain("batch-size", **asked, streams=most).topics
+    assert "that fit one more takes" not in full.reason[1]
+
+
 # 3 --- where the square is --------------------------------------------------------------------------------------------------------
 
 
@@ -319,9 +341,26 @@ def test_where_not_one_fits_it_is_said() -> None:
     topics = costmodel.explain(["decode-bound", "quadratic", "prefix-cache", "batch-size"], model="DeepSeek-V3").topics
     for found in topics:
         assert "though not one fits" in found.verdict
-        assert found.numbers["streams"] == 32
+        assert found.numbers["streams"] == (1 if found.name == "quadratic" else 32)
     assert topics[3].finding.endswith("not one sequence of 8,000 tokens fits beside the weights")
     assert not any(row["fits"] for row in topics[1].table("requests").rows)
+
+
+def test_a_prompt_that_does_not_fit_is_answered_alone() -> None:
+    """Of 8 streams fewer and fewer fit, at last one; what is longer is no batch of 8 again."""
+    asked: dict[str, Any] = {"gpu": "rtx-4090", "context": 2000, "streams": 8}
+    [found] = costmodel.explain("quadratic", **asked).topics
+    rows = found.table("requests").rows
+    batches = [row["streams"] for row in rows]
+    assert batches == sorted(batches, reverse=True)  # type: ignore[type-var]
+    assert [row["streams"] for row in rows if not row["fits"]] == [1, 1]
+    longest = int(str(found.numbers["longest_prompt_that_fits_tokens"]))
+    scene = make_scene(**asked)
+    assert scene.most_streams(longest + 500) == 1
+    assert scene.most_streams(longest + 501) == 0
+    assert {row["fits"] for row in rows if int(str(row["prompt_tokens"])) <= longest} == {True}
+    assert "batch 1 where not one fits" in found.table("requests").title
+    assert "where not one" not in topic("quadratic", "Llama-3.1-8B").table("requests").title
 
 
 # 1, 3, 6, 9 and the request: formulas and sentences of the layers that there are --------------------------------------------------
