@@ -46,8 +46,9 @@ def footer(document: Explained) -> str:
     from costmodel.cli.figures.style import creator
 
     gpus = f"{document.gpus} × " if document.gpus > 1 else ""
+    gpu = document.gpu.removeprefix("NVIDIA ").removeprefix("AMD ")
     rung = f"calibrated rung ({document.calibration})" if document.calibration else "roofline rung"
     load = ""
     if isinstance(document, Explanations):
         load = f"{load_of(document.topics[0], document)} · "
-    return f"{document.model} · {gpus}{document.gpu} · {load}{rung} · {creator()}"
+    return f"{document.model} · {gpus}{gpu} · {load}{rung} · {creator()}"

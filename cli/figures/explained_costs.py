@@ -167,6 +167,8 @@ PARTS = (
     ("prompt_attention_s", "prompt: attention, ∝ n²", style.VERMILLION, "xx"),
 )
 """Column, name, colour and hatch of each part of a request, from the bottom."""
+BEYOND: dict[str, Any] = {"facecolor": "white", "edgecolor": style.INK, "alpha": 0.55, "linewidth": 0.8}
+"""Look of what lies over lengths that do not fit: paler than what does."""
 
 
 def draw_quadratic(topic: Topic, foot: str) -> Figure:
@@ -177,9 +179,21 @@ def draw_quadratic(topic: Topic, foot: str) -> Figure:
     whole = sum(parts)
     with style.styled():
         figure, (axes,) = framed(topic, foot)
-        handles = [Patch(facecolor=color, hatch=hatch, edgecolor="white") for _, _, color, hatch in PARTS]
+        handles: list[Any] = [Patch(facecolor=color, hatch=hatch, edgecolor="white") for _, _, color, hatch in PARTS]
         names = [_short(topic.labels[key]) if key == "prompt_attention_s" else name for key, name, *_ in PARTS]
-        style.add_legend(figure, handles, names, 4)
+        here = float(prompt[int(np.argmin(np.abs(whole - number(topic, "request_gpu_s"))))])  # that of the title
+        marks = [(here, style.DOTTED, f"asked about: {count(here)} tokens")]
+        overtakes = topic.numbers["overtakes_tokens"]
+        if overtakes and prompt[0] < float(overtakes) < prompt[-1]:
+            at = float(overtakes)
+            marks.append((at, style.DASHED, f"{_what(topic)} > matrices: from {count(at)} on"))
+        handles += [Line2D([], [], color=style.INK, linewidth=1.6, linestyle=line) for _, line, _ in marks]
+        names += [name for *_, name in marks]
+        fits = number(topic, "longest_prompt_that_fits_tokens")
+        if fits < prompt[-1]:
+            handles.append(Patch(**BEYOND))
+            names.append(f"does not fit: beyond {count(fits)}" if fits >= prompt[0] else "does not fit")
+        style.add_legend(figure, handles, names, 3)
         bottom = np.zeros(len(prompt))
         for values, (_, _, color, hatch) in zip(parts, PARTS, strict=True):
             top = bottom + 100 * values / whole
@@ -191,20 +205,10 @@ def draw_quadratic(topic: Topic, foot: str) -> Figure:
         scale_tokens(axes, prompt, "prompt (tokens)")
         axes.set_xlim(prompt[0], prompt[-1])
         axes.tick_params(axis="x", pad=8)  # clear of the zero of the other axis
-        here = float(prompt[int(np.argmin(np.abs(whole - number(topic, "request_gpu_s"))))])  # that of the title
-        axes.axvline(here, color=style.INK, linewidth=1.6, linestyle=style.DOTTED)
-        late = here > (prompt[0] * prompt[-1]) ** 0.5
-        axes.text(
-            here, 96, f" {count(here)} tokens ", ha="right" if late else "left", va="top", size=style.SMALL_SIZE,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 2.5},
-        )  # fmt: skip
-        overtakes = topic.numbers["overtakes_tokens"]
-        if overtakes and prompt[0] < float(overtakes) < prompt[-1]:
-            axes.axvline(float(overtakes), color=style.INK, linewidth=1.6, linestyle=style.DASHED)
-            axes.text(
-                float(overtakes), 4, f"{_what(topic)} overtakes the matrices\nat {count(float(overtakes))} ", ha="right", va="bottom",
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 2.5}, size=style.SMALL_SIZE,
-            )  # fmt: skip
+        for at, line, _ in marks:
+            axes.axvline(at, color=style.INK, linewidth=1.6, linestyle=line)
+        if fits < prompt[-1]:
+            axes.axvspan(max(fits, prompt[0]), prompt[-1], zorder=3, **BEYOND)
         style.settle(figure)
     return figure
 

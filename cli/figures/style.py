@@ -64,6 +64,8 @@ HEIGHT: Final = 7.2
 """Inches; 16:9."""
 
 _MARGIN: Final = 0.25
+_PRINTED = 1.025
+"""How much wider small text is at the resolution of a file than at that at which it is measured, at most: glyphs are whole pixels."""
 _TITLE_LINE: Final = TITLE_SIZE * 1.25 / 72
 _FOOTER_LINE: Final = 0.32
 
@@ -149,7 +151,7 @@ def add_frame(figure: Figure, title: str, footer: str) -> None:
     figure.text(
         left,
         0.1 / height,
-        shorten(figure, footer, FOOTER_SIZE, width - 2 * _MARGIN),
+        shorten(figure, footer, FOOTER_SIZE, (width - 2 * _MARGIN) / _PRINTED),
         size=FOOTER_SIZE,
         color=GREY,
         va="bottom",

@@ -145,9 +145,7 @@ _LLAMA_DEFAULTS: Final = {
 }
 """Of configuration_llama.py."""
 
-_HYBRID: Final = (
-    "its state-space or linear-attention layers are not read (those of Nemotron-H, Qwen3-Next, Qwen 3.5 and Kimi Linear are)"
-)
+_HYBRID: Final = "its state-space or linear-attention layers are not read (those of Nemotron-H, Qwen3-Next, Qwen 3.5 and Kimi Linear are)"
 _CROSS: Final = "encoders of text, and cross-attention to them, have no equations here"
 
 REASONS: Final = {

@@ -29,6 +29,8 @@ from costmodel.solving import largest
 
 ENOUGH = 0.25
 """Share of a step that twice a rate saves at least where the step lacks that rate; half of it at most is possible."""
+COLUMNS = {"memory": "for memory", "compute": "multipliers", "link": "other GPUs", "latency": "launches"}
+"""What a kernel waits for → column of the table that has the time."""
 WAITING = {"memory": "memory", "compute": "the multipliers", "link": "other GPUs", "latency": "launches and overheads"}
 
 
@@ -243,8 +245,9 @@ def _slower(scene: Scene, streams: int, experts: Experts | None) -> str:
         return "At datasheet rates every kernel takes as long as the longer of the two, and nothing else takes time."
     said = (
         "Kernels do not reach the datasheet's rates, so that they wait longer than their bytes or FLOPs need at these. Each wait is "
-        "counted for the slower of the two: twice both rates save half of it at most, twice the slower one less where the other then "
-        "becomes the slower, and twice the faster one a little, since the two do not overlap perfectly."
+        "counted for the slower of the two, and a launch apart: the table has the parts of each kernel, and their sums are the shares "
+        "above. Twice both rates save half of a wait at most, twice the slower one less where the other then becomes the slower, and twice "
+        "the faster one a little, since the two do not overlap perfectly."
     )
     if experts is None or not any(expert.grouped for expert in scene.parameters.experts):
         return said
@@ -300,6 +303,7 @@ def _operators(step: Operators, kernels: Operators | None, load: str) -> Table:
     rows = [_row(item, here.get(item.name)) for item in step if item.seconds > 0]
     known = {row["operator"] for row in rows}
     rows += [_row(None, item) for item in here.values() if item.name not in known and item.seconds > 0]
+    rows.append(_sum(step, kernels))
     columns = {"operator": "operator", "flops": "FLOPs", "bytes": "bytes", "flops_per_byte": "FLOP/B"}
     rated = {"bound": "waits for", "time_s": "time"}
     if kernels is None:
@@ -308,9 +312,37 @@ def _operators(step: Operators, kernels: Operators | None, load: str) -> Table:
         "bound": "datasheet: waits for",
         "time_s": "time",
         "calibrated_bound": "here: waits for",
+        **{_waits(name): label for name, label in COLUMNS.items() if any(row[_waits(name)] for row in rows)},
         "calibrated_time_s": "time here",
     }
     return table("operators", f"The decode step, and what its kernels wait for ({load})", {**columns, **rated}, rows)
+
+
+def _waits(name: str) -> str:
+    return f"calibrated_waits_for_{name}_s"
+
+
+def _sum(step: Operators, kernels: Operators | None) -> dict[str, Cell]:
+    """Return the last row of the table: the step, whose waits are those of the verdict; bytes over links, which no memory moves, apart."""
+    return {
+        "operator": "all together",
+        "flops": flops_of(step),
+        "bytes": bytes_of(step),
+        "flops_per_byte": intensity(step),
+        "bound": bound_of(step),
+        "time_s": time_of(step),
+        **_here(kernels),
+    }
+
+
+def _here(kernels: Operators | None) -> dict[str, Cell]:
+    """Return what kernels take as they are, and what they wait for meanwhile; empty cells without a calibration."""
+    waits = waited(kernels) if kernels else None
+    return {
+        "calibrated_bound": bound_of(kernels) if kernels else None,
+        **{_waits(name): waits[name] if waits else None for name in COLUMNS},
+        "calibrated_time_s": time_of(kernels) if kernels else None,
+    }
 
 
 def _attention_of(scene: Scene, prompt: Operators, dtype: str) -> list[tuple[str, Operators]]:
@@ -349,8 +381,7 @@ def _row(item: OperatorTime[float] | None, kernel: OperatorTime[float] | None) -
         "flops_per_byte": (item.flops / item.bytes if item.bytes else 0.0) if item else None,
         "bound": item.bound if item else None,
         "time_s": item.seconds if item else None,
-        "calibrated_bound": bound_of([kernel]) if kernel else None,
-        "calibrated_time_s": kernel.seconds if kernel else None,
+        **_here([kernel] if kernel else None),
     }
 
 

@@ -175,6 +175,27 @@ def _server(scene: Scene) -> str:
     return "KV blocks of a server as it starts by default"
 
 
+DIFFERENT = 0.02
+"""Share of a step by which its formula is off where that is said."""
+
+
+def _later(scene: Scene, limit: int, streams: int, each: float) -> str:
+    """Return what a sequence more takes in batches larger than those of the means, up to all that fit; nothing where it is the same.
+
+    Args:
+        scene: model, GPU and context.
+        limit: sequences that fit.
+        streams: up to which ``each`` is the mean time that a sequence more takes [s].
+    """
+    if limit <= streams or experts_of(scene, 1) is not None:
+        return ""
+    first, last = (time_of(scene.decode(batch, scene.context)) for batch in (streams, limit))
+    more = (last - first) / (limit - streams)
+    if abs(last - first - (limit - streams) * each) <= DIFFERENT * last:
+        return ""
+    return f" (from {count(streams)} to the {count(limit)} that fit one more takes {seconds(more)})"
+
+
 def batch_size(scene: Scene) -> Topic:
     """2. A decode step of B sequences takes t_shared + B·(t_own + t_added): tokens/s = B/T saturates while T goes on growing.
 
@@ -207,6 +228,7 @@ def batch_size(scene: Scene) -> Topic:
         for first, last in ([of(step, mixing) for step in ends], [_others(step, mixing) for step in ends])
     )
     own_memory = "KV cache and states" if scene.parameters.states else "KV cache"
+    means = f"on average up to {plural(max(streams, 2), 'sequence')}"
     experts = experts_of(scene, streams)
     routed = [time_of(of(scene.decode(each, context), ["experts"])) for each in (1, streams)]
     shared, now = one - own - added - routed[0], time_of(scene.decode(streams, context))
@@ -249,8 +271,8 @@ def batch_size(scene: Scene) -> Topic:
                 else ""
             ),
             f"But each sequence brings its own {own_memory}, which nobody shares: {seconds(own)} more per step and sequence at "
-            f"{count(context)} tokens, and a token to be computed, {seconds(added)}. The step grows with the batch, tokens/s approach one "
-            f"per {seconds(own + added)}, and the cache fills up.",
+            f"{count(context)} tokens, and a token to be computed, {seconds(added)}, {means}. The step grows with the batch, tokens/s "
+            f"approach about one per {seconds(own + added)}{_later(scene, limit, max(streams, 2), own + added)}, and the cache fills up.",
         ),
         numbers={
             "streams": streams,
@@ -281,7 +303,7 @@ def batch_size(scene: Scene) -> Topic:
                 if experts
                 else {}
             ),
-            "own_s": "part that each sequence adds: its own " + own_memory,
+            "own_s": f"part that each sequence adds, {means}: its own {own_memory}",
             "added_s": "what its token adds elsewhere: to matrices, "
             + ("links, " if scene.deployment.gpus > 1 else "")
             + "small kernels, overheads",
@@ -308,7 +330,8 @@ def batch_size(scene: Scene) -> Topic:
         ),
         formulas=(
             f"TPOT(B) = T_decode(B) = t_shared{' + t_experts(B)' if experts else ''} + B·(t_own + t_added); "
-            f"tokens/s = B/TPOT → 1/(t_own + t_added); t_own = read/W, read = {read_formula(scene, kept_formula(scene))}",
+            f"tokens/s = B/TPOT → about 1/(t_own + t_added), both means up to B = {count(max(streams, 2))}; "
+            f"t_own = read/W, read = {read_formula(scene, kept_formula(scene))}",
             *(
                 [
                     "t_experts(B) ∝ E·(1 − (1 − k/E)^B), the experts that B tokens touch; it waits for padded tiles where they have few"

@@ -7,10 +7,10 @@ from dataclasses import replace
 from costmodel.architecture.counts import (
     kv_elements_per_token,
 )
-from costmodel.architecture.linears import layer_linears
 from costmodel.architecture.types import Architecture, Attention
 from costmodel.explaining.compressed import own_formulas
 from costmodel.explaining.documents import Cell, Topic
+from costmodel.explaining.projections import index_keys, latent_formula, left_out, plain_formula, projection_flops
 from costmodel.explaining.scene import MATRICES, Scene, flops_of, no_indexer, of, time_of
 from costmodel.explaining.tables import number, table
 from costmodel.explaining.waiting import bound_of
@@ -21,7 +21,8 @@ from costmodel.memory.blocks import stage_kv_bytes
 def with_kv_heads(architecture: Architecture, group: int | None) -> Architecture:
     """Return the model with ``group`` query heads per KV head in every layer (None: one KV head for all of them).
 
-    Latent attention becomes plain attention of the same heads: every head has K and V of its own, and what it projects from is d.
+    Latent attention becomes plain attention of the same heads: every head has K and V of its own, and what it projects from is d. Its
+    indexer stays as it is.
     """
     kinds = []
     for kind in architecture.kinds:
@@ -30,7 +31,10 @@ def with_kv_heads(architecture: Architecture, group: int | None) -> Architecture
             attention = replace(attention, kv_heads=1 if group is None else max(attention.query_heads // group, 1))
         elif attention.kind in ("gqa", "mla"):
             heads = 1 if group is None else max(attention.query_heads // group, 1)
-            attention = replace(attention, kind="gqa", kv_heads=heads, q_lora_rank=0, kv_lora_rank=0, rope_head_dim=0)
+            rank = attention.q_lora_rank if attention.index_heads else 0  # from which an indexer projects, either way
+            attention = replace(
+                attention, kind="gqa", kv_heads=heads, q_lora_rank=rank, kv_lora_rank=0, rope_head_dim=0
+            )
         kinds.append(replace(kind, attention=attention))
     return replace(architecture, kinds=tuple(kinds))
 
@@ -82,19 +86,6 @@ def _numbers(scene: Scene, most: int, streams: int) -> dict[str, Cell]:
     }
 
 
-def projection_flops(scene: Scene) -> float:
-    """Return the FLOPs of one token in the projections of attention (q, k, v, latents and output), on one GPU: 2·k·m each."""
-    deployment, architecture = scene.deployment, scene.architecture
-    return float(
-        sum(
-            2 * linear.weights * layers
-            for kind, layers in zip(architecture.kinds, deployment.layer_counts, strict=True)
-            for linear in layer_linears(kind, architecture.hidden, deployment.tp, deployment.ep)
-            if linear.group == "attention"
-        )
-    )
-
-
 def gqa(scene: Scene) -> Topic:
     """5. The same model with other numbers of KV heads: attention's FLOPs count query heads, the cache's bytes KV heads."""
     made = variants(scene)
@@ -118,6 +109,7 @@ def gqa(scene: Scene) -> Topic:
     projections = _ratio(shown, mha, "projection_flops_per_token")
     saved = number(mha["projection_flops_per_token"]) - number(shown["projection_flops_per_token"])
     less = f"{flop(abs(saved))} per token {'less' if saved >= 0 else 'more'}"
+    others = left_out(scene)
     indexed = _main(scene.architecture).index_heads
     if latent and core > 1:
         same = f"Attention, which works on the latent itself, even has {times(core)} the FLOPs, in the prompt and in a decode step"
@@ -151,7 +143,7 @@ def gqa(scene: Scene) -> Topic:
         reason=(
             _shared_heads(scene, latent, core),
             f"{slow} fewer bytes make it faster, and since the cache is smaller, more sequences fit. "
-            f"{_projected(latent, projections, saved / _matrix_flops(scenes[0]), own is mha)}{_per_gpu(scene)}",
+            f"{_projected(latent, projections, saved / _matrix_flops(scenes[0]), own is mha, others)}{_per_gpu(scene)}",
         ),
         numbers={
             "kv_bytes_ratio": fewer,
@@ -167,7 +159,8 @@ def gqa(scene: Scene) -> Topic:
             else "KV cache of MHA over that of fewer heads",
             "attention_flops_ratio": "FLOPs of attention in the prompt, over MHA's",
             "decode_attention_flops_ratio": "FLOPs of attention in a decode step, over MHA's",
-            "projection_flops_ratio": "FLOPs of attention's projections (q, k, v and output), over MHA's",
+            "projection_flops_ratio": f"FLOPs of attention's projections (q, k, v and output{f'; without {others}' if others else ''}), "
+            "over MHA's",
             "compared_streams": "streams of the decode steps below: as many as fit either way"
             if any(fits) and compared < scene.streams
             else "streams of the decode steps below",
@@ -192,9 +185,11 @@ def gqa(scene: Scene) -> Topic:
         ),
         formulas=(
             "K and V for every head: attention = 2·h·(d_k + d_v)·L·(query, key) pairs; KV bytes per token = h·(d_k + d_v)·b_kv·L"
+            f"{index_keys(scene)}"
             if latent
-            else "attention = 4·h·d_h·L·(query, key) pairs: no h_kv in it; KV bytes per token = 2·h_kv·d_h·b_kv·L",
-            "projections = 2·d·(2·h + 2·h_kv)·d_h·L per token",
+            else "attention = 4·h·d_h·L·(query, key) pairs: no h_kv in it; KV bytes per token = 2·h_kv·d_h·b_kv·L"
+            + index_keys(scene),
+            f"{'K and V for every head: ' * latent}projections = {plain_formula(scenes[0].architecture, _main(scenes[0].architecture))}",
             *_latent_formulas(scene, core),
             *own_formulas(scene.architecture),
         ),
@@ -243,15 +238,16 @@ def _shared_heads(scene: Scene, latent: bool, core: float) -> str:
     )
 
 
-def _projected(latent: bool, projections: float, of_all: float, fancied: bool) -> str:
+def _projected(latent: bool, projections: float, of_all: float, fancied: bool, others: str) -> str:
     """Return what becomes of the projections: ``projections`` of what they were, and the saved share ``of_all`` matrices."""
+    alone = f" (those of {others} not counted)" if others else ""
     if latent:
-        return f"Attention's projections have {times(projections)} the FLOPs that they had with K and V for every head."
+        return f"Attention's projections{alone} have {times(projections)} the FLOPs that they had with K and V for every head."
     would = "would have" if fancied else "have"
     return (
         f"The projections to K and V {'would' if fancied else 'do'} shrink: those of attention (to queries, keys, values and the output) "
-        f"{would} {share(projections)} of the FLOPs that they {'have' if fancied else 'would have'} with K and V for every head. That "
-        f"{'would be' if fancied else 'is'} {share(of_all)} less in all matrices of the model together."
+        f"{would} {share(projections)} of the FLOPs that they {'have' if fancied else 'would have'} with K and V for every head{alone}. "
+        f"That {'would be' if fancied else 'is'} {share(of_all)} less in all matrices of the model together."
     )
 
 
@@ -272,8 +268,8 @@ def _latent_formulas(scene: Scene, core: float) -> list[str]:
         else f"{plain} in the prompt, {absorbed} in a decode step"
     )
     return [
-        f"this model (MLA): attention = {where}; KV bytes per token = (kv_lora_rank + rope)·b_kv·L; projections through latents of "
-        "q_lora_rank and kv_lora_rank + rope"
+        f"this model (MLA): attention = {where}; KV bytes per token = (kv_lora_rank + rope)·b_kv·L{index_keys(scene)}; projections = "
+        f"{latent_formula(kind)}"
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodel.equations.rates import CalibratedRates
@@ -14,6 +15,7 @@ from costmodel.explaining.slack import slack
 from costmodel.explaining.tables import number, table
 from costmodel.explaining.waiting import bound_of
 from costmodel.explaining.words import count, plural, seconds, share, significant, size, times
+from costmodel.memory.engines import Beside
 from costmodel.speculation.acceptance import MOST_TOKENS
 from costmodel.speculation.asking import ASSUMED, MOST_TRIED, Plan, Speculation, last_that_pays, planned, speculator
 from costmodel.speculation.steps import Speculator
@@ -23,8 +25,8 @@ LIKENESS = 0.4
 SEED = 8
 TOKENS, SEQUENCES, PASSES = 4, 2000, 25
 """Of the demonstration: drafts per pass, sequences, and passes of each."""
-CURVES = (2, 4, 7)
-"""Drafted tokens per pass, k, whose curves the figure has beside that of the best."""
+MOST_CURVES = 5
+"""That the figure has beside that of the best k of each batch."""
 USUAL = Speculation(draft=USUAL_DRAFT)
 
 
@@ -96,19 +98,35 @@ def drafted(scene: Scene) -> Drafted:
     return Drafted(plan, speculator(deployment, plan, rates, fitted.engine if fitted else "vllm"))
 
 
-def together(found: Drafted, scene: Scene) -> tuple[Batch, dict[str, Cell]]:
+def together(found: Drafted, scene: Scene, asked: int | None = None) -> tuple[Batch, dict[str, Cell]]:
     """Return the streams that decode together beside the draft, and what they get out of their best number of drafts.
 
     Fewer of them may have another best number, whose drafts take other room.
+
+    Args:
+        found: speculation.
+        scene: model, GPU and context.
+        asked: streams that are asked for; those of the scene by default.
     """
-    streams = scene.streams
+    streams = asked = scene.streams if asked is None else asked
     while True:
         here = found.best(scene, streams)
-        beside = found.plan.beside(int(number(here["draft_tokens"])))
-        batch = batch_of(scene, scene.context, beside, "beside the draft")
-        if batch.streams >= streams:
-            return batch._replace(streams=streams), here
-        streams = batch.streams
+        batch = batch_of(scene, scene.context, beside_of(found, here), "beside the draft")
+        if not 0 < batch.most < streams:
+            return batch._replace(streams=streams, asked=asked), here
+        streams = batch.most
+
+
+def beside_of(found: Drafted, row: dict[str, Cell]) -> Beside:
+    """Return what the drafts of a row take beside the model."""
+    return found.plan.beside(int(number(row["draft_tokens"])))
+
+
+def fitting(found: Drafted, scene: Scene) -> tuple[int, int]:
+    """Return how many sequences fit beside the draft, each batch with its best number of drafts, and that number; 0 if not one fits."""
+    most = max(scene.most_streams(scene.context, found.plan.beside(drafts)) for drafts in found.known)
+    batch, last = together(found, scene, max(most, 1))
+    return (batch.streams if batch.most else 0), int(number(last["draft_tokens"]))
 
 
 def _spare(scene: Scene, streams: int) -> str:
@@ -121,6 +139,11 @@ def _spare(scene: Scene, streams: int) -> str:
         "link": f"{waits} other GPUs most of the time, which get more to send.",
         "latency": f"{waits} launches and overheads most of the time, which more rows hardly change.",
     }[bound_of(scene.decode(streams, scene.context))]
+
+
+def _length(rate: float | None) -> str:
+    """Return the formula of the tokens of a pass."""
+    return "k + 1, as all drafts are accepted (α = 1)" if rate == 1 else "(1 − α^(k+1))/(1 − α)"
 
 
 def _mixed(scene: Scene) -> bool:
@@ -142,17 +165,41 @@ def memory_beside(scene: Scene, found: Drafted, drafts: int, most: int, alone: i
     beside = found.plan.beside(drafts)
     pools = scene.pool(max(alone, 1)), scene.pool(max(most, 1), beside)
     usable, each = [int(pool.usable) for pool in pools], [int(pool.stream(scene.context)) for pool in pools]
+    sizes = [size(float(pool.block_bytes[-1])) for pool in pools]
+    of_size = ["", ""] if sizes[0] == sizes[1] else [f" of {text}" for text in sizes]
     taken = [f"weights of {size(beside.weights)}"] if beside.weights else []
     taken += [f"{size(beside.kv_per_token)} of K and V per token"] if beside.kv_per_token else []
     takes = f"The draft takes {' and '.join(taken)}. That leaves" if taken else "There are"
     many = f"{count(each[1])} of them" + (" either way" if each[0] == each[1] else f" instead of {count(each[0])}")
-    why = (
-        "recurrent layers keep a state after each drafted token" if scene.floor.states else "it has room for its drafts"
-    )
+    why = "it has room for its drafts"
+    if scene.floor.states:
+        why = f"recurrent layers keep a state after each of {plural(drafts, 'drafted token')}"
+    larger = ""
+    if of_size[0]:
+        larger = " A block is larger, as it holds the draft's K and V too."
+        if scene.floor.states:
+            larger = " A block is larger: it must hold a recurrent layer's state, which grows with the drafts" + (
+                ", and it holds the draft's K and V too." if beside.kv_per_token else "."
+            )
+    with_k = f" (k = {drafts})" if found.plan.tokens is None else ""
     return (
-        f"Memory: {plural(most, 'sequence')} of {count(scene.context)} tokens {'fits' if most == 1 else 'fit'} beside the draft, "
-        f"{count(alone)} without it. {takes} {count(usable[1])} KV blocks instead of {count(usable[0])}, and a sequence takes {many}"
-        f"{'' if each[0] == each[1] else f' ({why})'}."
+        f"Memory: {plural(most, 'sequence')} of {count(scene.context)} tokens {'fits' if most == 1 else 'fit'} beside the draft{with_k}, "
+        f"{count(alone)} without it. {takes} {count(usable[1])} KV blocks{of_size[1]} instead of {count(usable[0])}{of_size[0]}, and a "
+        f"sequence takes {many}{'' if each[0] == each[1] else f' ({why})'}.{larger}"
+    )
+
+
+def shown_drafts(rows: Sequence[Mapping[str, Cell]], known: Sequence[int]) -> list[int]:
+    """Return the numbers of drafts whose curves are drawn: those that are the best of some batch, evenly chosen where they are many.
+
+    Where there is but one, the fewest and the most that are looked at are beside it.
+    """
+    best = sorted({int(number(row["draft_tokens"])) for row in rows})
+    if len(best) == 1:
+        return sorted({*best, known[0], known[-1]})
+    last = len(best) - 1
+    return (
+        best if last < MOST_CURVES else [best[round(place * last / (MOST_CURVES - 1))] for place in range(MOST_CURVES)]
     )
 
 
@@ -161,16 +208,17 @@ def speculation(scene: Scene) -> Topic:
     demo, found = demonstration(), drafted(scene)
     chance, of_draft = number(demo["p_value"]), number(demo["p_value_of_draft_log10"])
     batch, here = together(found, scene)
-    drafts, length, most = int(number(here["draft_tokens"])), number(here["tokens_per_pass"]), batch.most
+    drafts, length = int(number(here["draft_tokens"])), number(here["tokens_per_pass"])
+    most, last = fitting(found, scene)  # what a batch takes depends on its k
     alone = scene.most_streams(scene.context)
-    memory = memory_beside(scene, found, drafts, most, alone)
+    memory = memory_beside(scene, found, last, most, alone)
     batches = lengths(1, max(most, scene.streams), scene.streams, most)
-    rows = [{**found.best(scene, streams), "fits": streams <= most} for streams in batches]
-    curves = [
-        found.at(scene, streams, drafts)
-        for streams in batches
-        for drafts in ([each for each in CURVES if each in found.known] or found.known)
+    best = [found.best(scene, streams) for streams in batches]
+    rows: list[dict[str, Cell]] = [
+        {**row, "fits": number(row["streams"]) <= scene.most_streams(scene.context, beside_of(found, row))}
+        for row in best
     ]
+    curves = [found.at(scene, streams, drafts) for streams in batches for drafts in shown_drafts(rows, found.known)]
     ends = last_that_pays(
         lambda batch: number(found.best(scene, batch)["speedup_ratio"]) > 1, max(most, 1)
     )  # of what fits
@@ -251,7 +299,8 @@ def speculation(scene: Scene) -> Topic:
             "host_s": "host: what the engine's CPU adds to a pass",
             "tpot_s": "TPOT with: a pass over its tokens",
             "speedup_ratio": "speed-up",
-            "most_streams_in_kv_cache": "most sequences in the KV cache beside the draft",
+            "most_streams_in_kv_cache": "most sequences in the KV cache beside the draft"
+            + ("" if found.plan.tokens else ", with their best k"),
             "most_streams_without_draft": "most without it",
             "pays_until_streams": "largest batch that fits for which "
             + (f"{plural(drafts, 'draft')} pay" if found.plan.tokens else "drafts pay, each batch with its best k"),
@@ -284,7 +333,7 @@ def speculation(scene: Scene) -> Topic:
         ),
         formulas=(
             "keep x ~ q with chance min(1, p(x)/q(x)), else draw from max(p − q, 0)/Σ: q·min(1, p/q) + max(p − q, 0) = p",
-            "tokens per pass = (1 − α^(k+1))/(1 − α); TPOT = (T(k + 1 rows per sequence) + k drafts + host)/tokens per pass",
+            f"tokens per pass = {_length(acceptance.rate)}; TPOT = (T(k + 1 rows per sequence) + k drafts + host)/tokens per pass",
             *(
                 [
                     f"host = {seconds(host.verify_s)} per pass to sort out what was accepted"

@@ -24,7 +24,7 @@ def quadratic(scene: Scene) -> Topic:
     square, answer = number(here["prompt_attention_s"]), sum(number(here[key]) for key in PARTS if "answer" in key)
     overtakes, in_flops = overtaking(scene), overtaking(scene, flops=True)
     kv, launches = number(here["answer_kv_s"]), number(here["answer_launches_s"])
-    batch = batch_of(scene, scene.context + scene.output)
+    batch = _batch(scene, scene.context)
     whole_prompt = dense(scene)
     what = "n²" if whole_prompt else "attention"
     passed = "all weights of the model"
@@ -63,10 +63,12 @@ def quadratic(scene: Scene) -> Topic:
             "overtakes_tokens": overtakes,
             "overtakes_in_flops_tokens": in_flops,
             "window_tokens": window,
+            "longest_prompt_that_fits_tokens": longest_prompt(scene, max(window, scene.context)),
         },
         labels={
             "request_gpu_s": "GPU time of a request",
-            "streams": f"streams of {count(scene.context + scene.output)} tokens that decode together: as asked for, or as many as fit",
+            "streams": f"streams of {count(scene.context + scene.output)} tokens that decode together: as asked for, or as many as fit"
+            + ("" if batch.most else " (not one does: one alone)"),
             **PARTS,
             "prompt_attention_s": f"prompt: attention, {growth(scene)}",
             "answer_weights_s": f"answer: {_weights(scene, batch)}",
@@ -78,11 +80,13 @@ def quadratic(scene: Scene) -> Topic:
             "overtakes_tokens": "prompt from which attention takes longer than the matrices",
             "overtakes_in_flops_tokens": "the same in FLOPs",
             "window_tokens": "window of the model",
+            "longest_prompt_that_fits_tokens": "longest prompt, up to it, that fits into the KV cache with its answer",
         },
         tables=(
             table(
                 "requests",
-                f"GPU time of a request by length of its prompt ({count(scene.output)} tokens of answer)",
+                f"GPU time of a request by length of its prompt ({count(scene.output)} tokens of answer"
+                + (")" if all(row["fits"] for row in rows) else "; batch 1 where not one fits: alone, if it did)"),
                 {
                     "prompt_tokens": "prompt",
                     "streams": "batch",
@@ -97,7 +101,8 @@ def quadratic(scene: Scene) -> Topic:
         formulas=(
             f"prompt = {prompt_formula(scene, 'Σ matrices 2·P_lin·n/F')}"
             + (f"; equal in FLOPs at n ≈ {equal_formula(scene)}" if whole_prompt else ""),
-            "answer = output·T_decode(B, n + output/2)/B: a request's share of each step; B as asked for, or as many as fit",
+            "answer = output·T_decode(B, n + output/2)/B: a request's share of each step; B as asked for, or as many as fit"
+            + ("" if all(row["fits"] for row in rows) else ", 1 where not one does"),
         ),
         sources=(
             "Kaplan et al., Scaling Laws for Neural Language Models, 2020, arXiv:2001.08361 (section 2.1: 2·P per token, and attention)",
@@ -212,11 +217,11 @@ SHORT_PARTS = {
 def parts(scene: Scene, prompt: int) -> dict[str, Cell]:
     """Return the GPU time of one request by what it goes into [s]: the prompt by kernels, the answer as in :func:`spent`.
 
-    Its answer is one of ``scene.streams`` that decode together, or of as many as the KV cache holds at that length, if fewer; ``fits``
-    is false where it does not hold one.
+    Its answer is one of ``scene.streams`` that decode together, or of as many as the KV cache holds at that length, if fewer; one where it
+    does not hold one, and ``fits`` is false.
     """
     alone = scene.prefill(prompt)
-    batch = batch_of(scene, prompt + scene.output)
+    batch = _batch(scene, prompt)
     step = spent(scene.decode(batch.streams, prompt + scene.output / 2))
     steps = scene.output / batch.streams
     found = {
@@ -236,6 +241,22 @@ def parts(scene: Scene, prompt: int) -> dict[str, Cell]:
         **found,
         "quadratic_share": found["prompt_attention_s"] / whole,
     }
+
+
+def _batch(scene: Scene, prompt: int) -> Batch:
+    """Return the streams that decode together after a prompt: as many as are asked for or fit; where not one fits, one alone."""
+    batch = batch_of(scene, prompt + scene.output)
+    return batch if batch.most else batch._replace(streams=1)
+
+
+def longest_prompt(scene: Scene, most: int) -> int:
+    """Return the longest prompt up to ``most`` tokens which the KV cache holds with its answer; 0 if it holds none."""
+
+    def missing(prompt: int) -> float:
+        pool = scene.pool()
+        return float(pool.stream(prompt + scene.output) - pool.usable)
+
+    return largest(missing, 0.0, 1, most) or 0
 
 
 def overtaking(scene: Scene, flops: bool = False) -> int | None:

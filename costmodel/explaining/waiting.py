@@ -12,8 +12,9 @@ def waited(operators: Operators) -> dict[str, float]:
     """Return the time of a step by what its kernels wait for [s]; the values add up to the step.
 
     A kernel of t seconds, f of them fixed, waits for the slower of its arithmetic c and its bytes m for min(t − f, c + m): c and m with
-    the efficiencies and the padding of its rung, and their sum because they overlap less than perfectly. What goes over a link waits for
-    the ``link``. The rest is ``latency``: launches, overheads, and what a kernel takes beyond both.
+    the efficiencies and the padding of its rung, and their sum because they overlap less than perfectly. It is max(c, m) at least: where a
+    kernel takes as long as its bytes alone, what is fixed passes meanwhile. What goes over a link waits for the ``link``. The rest is
+    ``latency``: launches, overheads, and what a kernel takes beyond both.
     """
     found = dict.fromkeys(BOUNDS, 0.0)
     for item in operators:
@@ -36,7 +37,8 @@ def spent(operators: Operators) -> dict[str, float]:
 
 
 def _busy(item: OperatorTime[float]) -> float:
-    return min(item.seconds - item.fixed_s, item.compute_s + item.memory_s)
+    slower = max(item.compute_s, item.memory_s)
+    return min(max(item.seconds - item.fixed_s, slower), item.compute_s + item.memory_s, item.seconds)
 
 
 def bound_of(operators: Operators) -> str:

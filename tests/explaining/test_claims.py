@@ -16,8 +16,9 @@ from costmodel.explaining.asking import TOPICS
 from costmodel.explaining.bandwidth import intensity
 from costmodel.explaining.caching import cache_rows, state_rows
 from costmodel.explaining.documents import Topic
-from costmodel.explaining.heads import projection_flops, with_kv_heads
+from costmodel.explaining.heads import with_kv_heads
 from costmodel.explaining.prefixes import found_tokens, served
+from costmodel.explaining.projections import projection_flops
 from costmodel.explaining.scene import MATRICES, Scene, bytes_of, flops_of, make_scene, of, time_of
 from costmodel.explaining.squares import overtaking, parts
 from costmodel.memory.blocks import stage_kv_bytes

@@ -233,10 +233,55 @@ def test_why_fewer_fit_beside_a_draft_is_said_in_numbers_that_divide(asked: dict
         assert not any(text.startswith("Memory: ") for text in topic.reason)
         return
     text = topic.reason[-1]
-    assert text.startswith(f"Memory: {most:,} sequences of 8,000 tokens fit beside the draft, {alone:,} without it.")
-    left, before = (
-        int(value.replace(",", "")) for value in re.findall(r"([\d,]+)(?: KV blocks|, and a sequence)", text)
+    [drafts] = [row["draft_tokens"] for row in topic.table("batches").rows if row["streams"] == most]
+    beside = f"Memory: {most:,} sequences of 8,000 tokens fit beside the draft (k = {drafts}), {alone:,} without it."
+    assert text.startswith(beside)
+    found = re.search(
+        r"([\d,]+) KV blocks(?: of [\d.]+ .B)? instead of ([\d,]+)(?: of [\d.]+ .B)?, and a sequence", text
     )
+    assert found is not None
+    left, before = (int(value.replace(",", "")) for value in found.groups())
     takes = [int(value.replace(",", "")) for value in re.findall(r"([\d,]+)(?: of them| \()", text)]
     assert (left // takes[0], before // takes[-1]) == (most, alone)
-    assert ("recurrent layers keep a state after each drafted token" in text) is ("Qwen3-Next" in str(asked))
+    assert ("recurrent layers keep a state after each of" in text) is ("Qwen3-Next" in str(asked))
+
+
+QWEN: dict[str, Any] = {"model": "Qwen3-Next-80B-A3B-Instruct", "gpu": "h200", "tp": 2, "context": 32_000}
+
+
+def test_what_fits_is_asked_of_the_drafts_of_each_batch() -> None:
+    """6 drafts, the best number of a large batch, take more room than 5, the best of 32: states of recurrent layers for each of them."""
+    [usual] = costmodel.explain("speculation", **QWEN).topics
+    assert usual.numbers["draft_tokens"] == 5
+    assert usual.numbers["most_streams_in_kv_cache"] == 82
+    last = usual.table("batches").rows[-1]
+    assert (last["streams"], last["draft_tokens"], last["fits"]) == (82, 6, True)
+    assert "all 82 that fit still gain" in usual.verdict
+    for streams in (82, 87):
+        [asked] = costmodel.explain("speculation", **QWEN, streams=streams).topics
+        assert asked.numbers["most_streams_in_kv_cache"] == asked.numbers["streams"] == 82
+        rows = {row["streams"]: row["fits"] for row in asked.table("batches").rows}
+        assert rows[streams] is (streams == 82)
+        assert asked.reason[-1] == usual.reason[-1]  # and so is why
+
+
+def test_blocks_beside_a_draft_add_up_to_the_memory_without_what_it_takes() -> None:
+    [topic] = costmodel.explain("speculation", **QWEN).topics
+    text = topic.reason[-1]
+    assert "weights of 171 MB" in text
+    [sizes] = re.findall(r"([\d,]+) KV blocks of ([\d.]+) MB instead of ([\d,]+) of ([\d.]+) MB", text)
+    left, each, before, without = (float(value.replace(",", "")) for value in sizes)
+    assert left * each + 171 == pytest.approx(before * without, rel=2e-3)
+    assert "A block is larger: it must hold a recurrent layer's state, which grows with the drafts" in text
+    [plain] = costmodel.explain("speculation", model="Llama-3.1-8B").topics
+    assert "A block is larger, as it holds the draft's K and V too" in plain.reason[-1]
+
+
+def test_tokens_of_a_pass_have_a_formula_if_all_drafts_are_accepted() -> None:
+    sure, usual = (
+        costmodel.explain("speculation", speculation=costmodel.Speculation("eagle3", acceptance=rate)).topics[0]
+        for rate in (1.0, 0.75)
+    )
+    assert sure.numbers["tokens_per_pass"] == sure.numbers["draft_tokens"] + 1  # type: ignore[operator]
+    assert "tokens per pass = k + 1" in sure.formulas[1]
+    assert "tokens per pass = (1 − α^(k+1))/(1 − α)" in usual.formulas[1]

@@ -11,6 +11,7 @@ import costmodel
 from costmodel.architecture.types import NO_ATTENTION
 from costmodel.explaining import flash
 from costmodel.explaining.documents import Topic
+from costmodel.explaining.heads import with_kv_heads
 from costmodel.explaining.layers import dense, experts_of, looking, scores_said, sights
 from costmodel.explaining.scene import Scene, flops_of, make_scene, no_indexer, of, time_of
 from costmodel.explaining.waiting import bound_of, waited
@@ -141,7 +142,7 @@ def test_where_matrices_lack_compute_by_weights_alone() -> None:
 @pytest.mark.parametrize("model", PLACED)
 def test_the_table_of_kernels_waits_for_what_the_verdict_says(model: str) -> None:
     found = topic("decode-bound", model)
-    rows = found.table("operators").rows
+    *rows, _ = found.table("operators").rows
     took: dict[str, float] = {}
     for row in rows:
         took[str(row["calibrated_bound"])] = took.get(str(row["calibrated_bound"]), 0.0) + float(
@@ -151,8 +152,43 @@ def test_the_table_of_kernels_waits_for_what_the_verdict_says(model: str) -> Non
     scene = scene_of(model)
     assert max(took, key=lambda name: took[name]) == bound_of(scene.decode(int(str(found.numbers["streams"])), 8000))
     plain = topic("decode-bound", model, calibration="none").table("operators")
-    assert [row["time_s"] for row in plain.rows] == [row["time_s"] for row in rows if row["time_s"] is not None]
+    assert [row["time_s"] for row in plain.rows[:-1]] == [row["time_s"] for row in rows if row["time_s"] is not None]
     assert "calibrated_bound" not in plain.rows[0]
+
+
+WAITS = ("memory", "compute", "link", "latency")
+
+
+@pytest.mark.parametrize("model", [*PLACED, "Llama-4-Scout-17B-16E-Instruct"])
+def test_the_shares_of_the_verdict_are_the_sums_of_the_table(model: str) -> None:
+    options = PLACED.get(model, {"gpu": "h100", "tp": 4})
+    [found] = costmodel.explain("decode-bound", model=model, **options).topics
+    *rows, last = [dict(row) for row in found.table("operators").rows]
+    assert last["operator"] == "all together"
+    numbers: dict[str, Any] = dict(found.numbers)
+    shown = [name for name in WAITS if f"calibrated_waits_for_{name}_s" in rows[0]]
+    for name in WAITS:
+        key = f"calibrated_waits_for_{name}_s"
+        whole = sum(float(str(row.get(key, 0.0))) for row in rows)
+        assert whole == pytest.approx(float(str(last.get(key, 0.0))))
+        assert whole / numbers["decode_step_s"] == pytest.approx(numbers[f"waits_for_{name}_share"])
+    for row in [*rows, last]:
+        parts = {name: float(str(row[f"calibrated_waits_for_{name}_s"])) for name in shown}
+        assert sum(parts.values()) == pytest.approx(row["calibrated_time_s"])
+        if row["bound"] == row["calibrated_bound"] == "memory" and row is not last:
+            assert parts["memory"] >= float(str(row["time_s"])) * (1 - 1e-9)  # no less than its bytes at full bandwidth
+    for key in ("time_s", "calibrated_time_s", "flops"):
+        assert sum(float(str(row[key] or 0)) for row in rows) == pytest.approx(last[key])
+    assert last["flops_per_byte"] == numbers["decode_flops_per_byte"]
+    assert last["calibrated_time_s"] == pytest.approx(numbers["decode_step_s"])
+
+
+def test_a_step_waits_for_memory_at_least_as_long_as_its_bytes_take() -> None:
+    """Experts of Llama-4-Scout are read as fast as the datasheet says: what is fixed of their kernels passes meanwhile."""
+    asked: dict[str, Any] = {"model": "Llama-4-Scout-17B-16E-Instruct", "tp": 4, "context": 16_000}
+    [found] = costmodel.explain("decode-bound", **asked).topics
+    numbers: dict[str, Any] = dict(found.numbers)
+    assert numbers["waits_for_memory_share"] > numbers["moving_share"] > 0.8
 
 
 def test_where_padding_changes_what_experts_wait_for_both_are_told() -> None:
@@ -202,6 +238,28 @@ def test_the_formula_of_a_batch_gives_its_step(model: str) -> None:
     assert ("read = n·KV bytes per token" in found.formulas[0]) is dense(scene)
     if routed:
         assert numbers["experts_one_s"] < numbers["experts_s"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "most"),
+    [
+        ({"model": "gemma-3-27b-it", "gpu": "a100", "context": 4000}, 24),
+        ({"model": "Llama-3.1-8B", "gpu": "rtx-4090", "context": 2000}, 20),
+    ],
+)
+def test_what_a_sequence_more_takes_is_said_up_to_where_it_was_counted(asked: dict[str, Any], most: int) -> None:
+    """The mean of 1 to 8 sequences is too little for those that follow, which the reason has apart: t(8) + (most − 8)·more = t(most)."""
+    [found] = costmodel.explain("batch-size", **asked, streams=8).topics
+    numbers: dict[str, Any] = dict(found.numbers)
+    each = numbers["own_s"] + numbers["added_s"]
+    assert numbers["most_streams_in_kv_cache"] == most
+    assert numbers["shared_s"] + most * each < 0.98 * numbers["tpot_at_most_s"]
+    more = (numbers["tpot_at_most_s"] - numbers["tpot_s"]) / (most - 8)
+    assert f"(from 8 to the {most} that fit one more takes {seconds(more)})" in found.reason[1]
+    assert "on average up to 8 sequences" in found.reason[1]
+    assert "both means up to B = 8" in found.formulas[0]
+    [full] = costmodel.explain("batch-size", **asked, streams=most).topics
+    assert "that fit one more takes" not in full.reason[1]
 
 
 # 3 --- where the square is --------------------------------------------------------------------------------------------------------
@@ -286,9 +344,26 @@ def test_where_not_one_fits_it_is_said() -> None:
     topics = costmodel.explain(["decode-bound", "quadratic", "prefix-cache", "batch-size"], model="DeepSeek-V3").topics
     for found in topics:
         assert "though not one fits" in found.verdict
-        assert found.numbers["streams"] == 32
+        assert found.numbers["streams"] == (1 if found.name == "quadratic" else 32)
     assert topics[3].finding.endswith("not one sequence of 8,000 tokens fits beside the weights")
     assert not any(row["fits"] for row in topics[1].table("requests").rows)
+
+
+def test_a_prompt_that_does_not_fit_is_answered_alone() -> None:
+    """Of 8 streams fewer and fewer fit, at last one; what is longer is no batch of 8 again."""
+    asked: dict[str, Any] = {"gpu": "rtx-4090", "context": 2000, "streams": 8}
+    [found] = costmodel.explain("quadratic", **asked).topics
+    rows = found.table("requests").rows
+    batches = [row["streams"] for row in rows]
+    assert batches == sorted(batches, reverse=True)  # type: ignore[type-var]
+    assert [row["streams"] for row in rows if not row["fits"]] == [1, 1]
+    longest = int(str(found.numbers["longest_prompt_that_fits_tokens"]))
+    scene = make_scene(**asked)
+    assert scene.most_streams(longest + 500) == 1
+    assert scene.most_streams(longest + 501) == 0
+    assert {row["fits"] for row in rows if int(str(row["prompt_tokens"])) <= longest} == {True}
+    assert "batch 1 where not one fits" in found.table("requests").title
+    assert "where not one" not in topic("quadratic", "Llama-3.1-8B").table("requests").title
 
 
 # 1, 3, 6, 9 and the request: formulas and sentences of the layers that there are --------------------------------------------------
@@ -411,6 +486,55 @@ def test_the_indexer_is_no_attention() -> None:
     assert numbers["attention_flops_ratio"] == numbers["decode_attention_flops_ratio"] == pytest.approx(3.4)
     step = scene.decode(32, 8000, floor=True)
     assert {item.name for item in step} - {item.name for item in no_indexer(step)} == {"decode_indexer"}
+
+
+@pytest.mark.parametrize("model", ["DeepSeek-V3", "DeepSeek-V3.2"])
+def test_an_indexer_is_neither_in_the_projections_nor_made_larger_by_more_kv_heads(model: str) -> None:
+    """On one of 8 GPUs MHA has 2·7168·16·(2·192 + 2·128)·61 FLOPs per token; the latents 1536, 576 and 512 → 16·(128 + 128)."""
+    scene, numbers = scene_of(model), topic("gqa", model).numbers
+    plain = 2 * 7168 * 16 * (2 * 192 + 2 * 128) * 61
+    latents = 7168 * 1536 + 1536 * 16 * 192 + 7168 * 576 + 512 * 16 * (128 + 128) + 16 * 128 * 7168
+    assert numbers["mha_projection_flops_per_token"] == plain
+    assert numbers["model_projection_flops_per_token"] == 2 * latents * 61
+    assert numbers["projection_flops_ratio"] == pytest.approx(0.499, abs=5e-4)
+    ours, mha = (
+        {item.name: item.flops for item in each.decode(1, 8000, floor=True) if "indexer" in item.name}
+        for each in (scene, scene.changed(architecture=with_kv_heads(scene.architecture, 1)))
+    )
+    assert ours == mha
+    assert bool(ours) is (model == "DeepSeek-V3.2")
+
+
+SYMBOLS = {
+    "Llama-3.1-8B": {"h": 32, "h_kv": 8, "d_h": 128, "d": 4096, "L": 32},
+    "Qwen3-Next-80B-A3B-Instruct": {"h": 8, "h_kv": 1, "d_h": 256, "d": 2048, "L": 12},
+    "DeepSeek-V3.2": {"h": 16, "d_k": 192, "d_v": 128, "d": 7168, "L": 61, "r": 512, "d_r": 64, "r_q": 1536},
+}  # fmt: skip
+"""On one GPU."""
+
+
+@pytest.mark.parametrize("model", SYMBOLS)
+def test_the_formula_of_projections_gives_their_flops(model: str) -> None:
+    found = topic("gqa", model)
+    formula = found.formulas[-1].rpartition("projections = ")[2].partition(" per token")[0]
+    by_formula = eval(formula.replace("·", "*").replace("−", "-"), {}, dict(SYMBOLS[model]))
+    assert by_formula == found.numbers["model_projection_flops_per_token"]
+
+
+def test_recurrent_layers_have_no_part_in_what_heads_save() -> None:
+    """2·2048·(3·8 + 2·h_kv)·256·12 with h_kv of 1 and, with K and V for every head, 8: 26 of 40; queries and their gate are 16 of them."""
+    found = topic("gqa", "Qwen3-Next-80B-A3B-Instruct")
+    assert found.numbers["projection_flops_ratio"] == pytest.approx(26 / 40)
+    assert "have 65 % of the FLOPs" in found.reason[1]
+    assert "(those of recurrent layers not counted)" in found.reason[1]
+    assert "2·d·(3·h + 2·h_kv)·d_h·L per token; L = 12 layers with attention" in found.formulas[1]
+
+
+@pytest.mark.parametrize(("model", "key"), [("DeepSeek-V3.2", 132), ("DeepSeek-V3", 0)])
+def test_the_formula_of_the_latent_cache_has_the_indexers_key(model: str, key: int) -> None:
+    found = topic("gqa", model)
+    assert found.numbers["model_kv_bytes_per_token"] == 61 * ((512 + 64) * 2 + key)
+    assert (" + 132 B for the indexer's key in each of 61 layers" in found.formulas[2]) is bool(key)
 
 
 # 6 --- how long what is cached ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -25,6 +26,7 @@ CASES: dict[str, dict[str, object]] = {
     "full": {"model": "Llama-3.1-70B", "gpu": "rtx-3090"},
     "one token": {"context": 1, "output": 1, "streams": 1},
     "window": {"context": 131_072, "streams": 2},
+    "chunks": {"model": "Llama-4-Scout-17B-16E-Instruct", "tp": 4, "context": 16_000},
     "recurrent": {"model": "Qwen3-Next-80B-A3B-Instruct", "gpu": "h200", "tp": 2, "context": 200_000},
 }
 REQUESTS: dict[str, dict[str, object]] = {
@@ -187,3 +189,40 @@ def test_a_measurement_beyond_the_window_is_not_drawn() -> None:
     drawn = draw_topic(costmodel.explain("long-context", model="Qwen3-32B", tp=4))
     assert not any("RULER" in text.get_text() for axes in drawn.axes for text in axes.texts)
     assert any("RULER" in text.get_text() for axes in figure("long-context", "usual").axes for text in axes.texts)
+
+
+@pytest.mark.parametrize("case", ["usual", "recurrent"])
+def test_the_best_numbers_of_drafts_have_curves(case: str) -> None:
+    [topic] = costmodel.explain("speculation", **CASES[case]).topics  # type: ignore[arg-type]
+    best, drawn = (set(topic.table(name).column("draft_tokens")) for name in ("batches", "curves"))
+    assert best <= drawn if len(best) <= 5 else len(drawn) == 5
+    names = {str(line.get_label()) for line in figure("speculation", case).axes[0].lines}
+    assert {f"k = {k} drafts per pass" for k in drawn} <= names
+
+
+@pytest.mark.parametrize(("case", "marked"), [("chunks", True), ("usual", False)])
+def test_what_does_not_fit_is_marked_and_no_band_is_covered(case: str, marked: bool) -> None:
+    [topic] = costmodel.explain("quadratic", **CASES[case]).topics  # type: ignore[arg-type]
+    drawn = figure("quadratic", case)
+    [axes] = drawn.axes
+    assert not [text for text in axes.texts if text.get_text()]
+    names = [text.get_text() for text in drawn.legends[0].get_texts()]
+    overtakes, fits = (int(str(topic.numbers[key])) for key in ("overtakes_tokens", "longest_prompt_that_fits_tokens"))
+    assert any(name.endswith(f" > matrices: from {overtakes:,} on") for name in names)
+    assert any(list(line.get_xdata()) == [overtakes, overtakes] for line in axes.lines)
+    assert (f"does not fit: beyond {fits:,}" in names) is marked
+    assert [float(patch.get_x()) for patch in axes.patches] == ([fits] if marked else [])  # type: ignore[attr-defined]
+
+
+def test_the_foot_keeps_the_margin_at_the_resolution_of_a_file() -> None:
+    drawn = figure("quadratic", "chunks")
+    [foot] = [text for text in drawn.texts if "Llama-4-Scout" in text.get_text()]
+    assert "…" not in foot.get_text()  # and says all of it
+    wide, _ = drawn.get_size_inches()
+    measured = drawn.dpi
+    try:
+        drawn.set_dpi(200)
+        extent = foot.get_window_extent(FigureCanvasAgg(drawn).get_renderer())
+        assert extent.x1 / 200 <= wide - extent.x0 / 200 + 0.02
+    finally:
+        drawn.set_dpi(measured)
