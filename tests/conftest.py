@@ -5,6 +5,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The same examples in every run, however slow the machine is at the moment.
+settings.register_profile("tests", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 # With a process of tests on every core, threads of linear algebra would only wait for one another: a fit takes twice the processor time.
 if "PYTEST_XDIST_WORKER" in os.environ:
