@@ -33,7 +33,10 @@ SELECTIVE: Final = 4
 """Tokens per compressed key in layers whose queries see those that an indexer chooses."""
 HEAVY: Final = 128
 """The same in layers whose queries see all of them."""
-CACHE_NOTE: Final = "KV cache in 8 bits unless --kv-dtype says otherwise: vLLM's FlashMLA kernels for this model take no other (584 B per key)"
+CACHE_NOTE: Final = (
+    "KV cache in 8 bits unless --kv-dtype says otherwise: "
+    "vLLM's FlashMLA kernels for this model take no other (584 B per key)"
+)
 _EXPERT_FORMATS: Final = {"fp4": "mxfp4", "fp8": ""}
 
 
