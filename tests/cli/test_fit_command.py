@@ -201,25 +201,6 @@ def test_with_a_file_the_document_is_still_all_there_is_on_stdout(own_folder: Pa
 
 
 @silicon
-def test_by_default_the_engines_overheads_are_fitted_too(own_folder: Path) -> None:
-    """What the kernels alone leave out is there, and steps get longer by it."""
-    result = run("fit --gpu h100 --json --output h100.toml")
-    assert result.exit_code == 0, result.stderr or result.exception
-    assert [item["operator"] for item in parse(result.stdout)["operators"]] == KERNELS
-    calibration = read_calibration(own_folder / "h100.toml")
-    assert (calibration.name, calibration.engine) == ("h100-sxm vllm", "vllm")
-    assert calibration.provenance.command == "costmodel fit --dataset silicon --gpu h100-sxm --engine vllm --seed 0"
-    assert {*KERNELS, "elementwise", "overhead.graph", "overhead.eager"} <= calibration.operators.keys()
-    assert calibration.end_to_end
-    found = costmodel.predict(calibration=calibration)
-    assert not any("not in the calibration" in text for text in found.warnings)
-    kernels = {name: calibration.operators[name] for name in KERNELS}
-    alone = costmodel.predict(calibration=calibration.model_copy(update={"operators": kernels}))
-    assert alone.best.decode_step_s < found.best.decode_step_s
-    assert alone.best.prefill_s < found.best.prefill_s
-
-
-@silicon
 def test_an_existing_file_needs_force(own_folder: Path) -> None:
     path = own_folder / "h100.toml"
     path.write_text("precious", encoding="utf-8")

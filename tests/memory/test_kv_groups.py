@@ -114,11 +114,11 @@ def test_longest_sequence_is_the_longest(deployment: Deployment, tokens: int, bl
         assert sequence_blocks(groups, longest, in_flight) + 1 <= blocks
     if longest < tokens:
         assert sequence_blocks(groups, longest + 1, in_flight) + 1 > blocks
-    assert sorted(number for group in groups for number, _ in group.layers) == list(
-        range(len(groups_layers(deployment)))
-    )
+    assert sorted({number for group in groups for number, _ in group.layers}) == layers_that_keep(deployment)
 
 
-def groups_layers(deployment: Deployment) -> tuple[int, ...]:
-    """Return the layers of a model."""
-    return deployment.architecture.pattern
+def layers_that_keep(deployment: Deployment) -> list[int]:
+    """Return which layers of a model keep something of a sequence: keys and values, or a state."""
+    architecture = deployment.architecture
+    keep = [kind.attention.caches or kind.state is not None for kind in architecture.kinds]
+    return [number for number, kind in enumerate(architecture.pattern) if keep[kind]]

@@ -1,16 +1,19 @@
-"""The shipped calibration of one part and engine, fitted again from the measurements."""
+"""``costmodel fit`` of one part and engine, once: what it says and writes, and that it is the shipped calibration."""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from costmodel.hardware.calibration import Calibration, Residuals
+import pytest
+from click.testing import Result
+
+import costmodel
+from costmodel.hardware.calibration import Calibration, Residuals, read_calibration
 from costmodel.hardware.shipped import shipped_calibration
-from costmodel.validation.fitting.kernels import fit_kernels
-from costmodel.validation.fitting.silicon import fit_all_engines, kernels_of, silicon_calibration
+from tests.cli.runner import parse, run
+from tests.cli.test_fit_command import KERNELS
 
 GPU, ENGINE = "h100-sxm", "vllm"
-COMMAND = f"costmodel fit --dataset silicon --gpu {GPU} --engine {ENGINE} --seed 0"
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +24,16 @@ def shipped() -> Calibration:
 
 
 @pytest.fixture(scope="module")
-def made() -> Calibration:
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     """Its kernels from all kernel tables, and the overheads of all engines beside the kernels that are shipped."""
     pytest.importorskip("aiconfigurator_core", reason="aiconfigurator-core is not installed (extra: silicon)")
-    return silicon_calibration(GPU, ENGINE, list(fit_kernels(GPU, ENGINE)), fit_all_engines(kernels_of), COMMAND)
+    path = tmp_path_factory.mktemp("fit") / "h100.toml"
+    return run(["fit", "--gpu", "h100", "--json", "--output", str(path)]), path
+
+
+@pytest.fixture(scope="module")
+def made(fitted: tuple[Result, Path]) -> Calibration:
+    return read_calibration(fitted[1])
 
 
 def ends(residuals: Residuals | None) -> tuple[float, ...]:
@@ -65,3 +74,19 @@ def test_where_it_comes_from_is_said_alike(made: Calibration, shipped: Calibrati
     assert (made.name, made.gpu, made.engine, made.notes) == (shipped.name, shipped.gpu, shipped.engine, shipped.notes)
     ours, theirs = made.provenance, shipped.provenance
     assert (ours.data, ours.rows, ours.command) == (theirs.data, theirs.rows, theirs.command)
+
+
+def test_by_default_the_engines_overheads_are_fitted_too(fitted: tuple[Result, Path], made: Calibration) -> None:
+    """What the kernels alone leave out is there, and steps get longer by it."""
+    result, path = fitted
+    assert result.exit_code == 0, result.stderr or result.exception
+    assert [item["operator"] for item in parse(result.stdout)["operators"]] == KERNELS
+    assert made.provenance.command == f"costmodel fit --dataset silicon --gpu {GPU} --engine {ENGINE} --seed 0"
+    assert {*KERNELS, "elementwise", "overhead.graph", "overhead.eager"} <= made.operators.keys()
+    assert made.end_to_end
+    found = costmodel.predict(calibration=path)
+    assert not any("not in the calibration" in text for text in found.warnings)
+    kernels = {name: made.operators[name] for name in KERNELS}
+    alone = costmodel.predict(calibration=made.model_copy(update={"operators": kernels}))
+    assert alone.best.decode_step_s < found.best.decode_step_s
+    assert alone.best.prefill_s < found.best.prefill_s
