@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from costmodel.encoder import ImageLoad
 from costmodel.equations.work import Chunk
+from costmodel.spike import chunk_room, mixed_steps
 
 
 @dataclass(slots=True)
@@ -67,3 +68,19 @@ def image_steps(
         for state in under_way:
             state.kept = {image for image in state.kept if (image + 1) * images.each.tokens > state.computed}
         under_way = [state for state in under_way if state.computed < prompt]
+
+
+def prompt_steps(
+    images: ImageLoad | None, prompt: int, prompts: int, budget: int | None, streams: int, cached: int = 0
+) -> Iterator[list[Chunk]]:
+    """Yield the chunks of every mixed step of prompts that arrive together beside streams, with images or without.
+
+    Args:
+        images, prompt, prompts, cached: as in :func:`image_steps`; None for no images.
+        budget: m, tokens per step; None for one step.
+        streams: D, of which each takes a token of it.
+    """
+    room = chunk_room(budget, streams)
+    if images is None or budget is None or room is None:
+        return mixed_steps(prompt, prompts, room, cached)
+    return image_steps(images, prompt, prompts, budget, room, cached)

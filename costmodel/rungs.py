@@ -22,8 +22,8 @@ from costmodel.equations.textbook import (
 )
 from costmodel.equations.work import Chunk, Decodes, Reach, Work, make_work
 from costmodel.hardware.errors import InputError, shown
-from costmodel.image_steps import image_steps
-from costmodel.spike import chunk_room, longest, mixed_steps, mixed_work, step_count, tallest_candidates
+from costmodel.image_steps import prompt_steps
+from costmodel.spike import chunk_room, longest, mixed_work, step_count, tallest_candidates
 
 MAX_STEPS = 200_000
 """More mixed steps than this are refused: the question is hardly meant."""
@@ -63,10 +63,7 @@ class Load:
 
     def steps(self) -> Iterator[list[Chunk]]:
         """Yield the chunks of every mixed step in turn."""
-        room = chunk_room(self.budget, self.streams)
-        if self.images is None or self.budget is None or room is None:
-            return mixed_steps(self.prompt, self.prompts, room, self.cached)
-        return image_steps(self.images, self.prompt, self.prompts, self.budget, room, self.cached)
+        return prompt_steps(self.images, self.prompt, self.prompts, self.budget, self.streams, self.cached)
 
     def decode_work(self, windows: Iterable[Reach]) -> Work:
         """The work of a decode step of all streams."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,14 +94,14 @@ def explain_request(
     cached = cached_tokens(cached_prefix, prompt, bool(prefix_caching))
     scene = replace(scene, cached=cached)
     asked = scene.streams
-    scene, server = _fitting(scene, model, gpu, placed, chunk, prompt, prefix_caching)
+    scene, server = _fitting(scene, lambda fewer: _server(fewer, model, gpu, placed, chunk, prompt, prefix_caching))
     _check_visits(scene, server, prompt)
     reading = _tokenizer(scene, prompt, tokens_per_s, tokenizer)
     typical = time_of(scene.decode(scene.streams, scene.context))
     fixed, per_token, waited = arrival_overheads(scene.fitted)
     on_its_way = max(fixed + waited * typical + per_token * prompt, reading.seconds)
     course = follow(server, scene, prompt, output, on_its_way)
-    told = any(said in text for text in server.warnings for said in ("will not start", "leave no room"))
+    told = server.starts is not None or scene.pool().budgets[0].available <= 0
     notes, warnings = remarks(scene, engine, calibration, assume_efficiency, start=not told)
     if scene.streams < asked:
         warnings += (
@@ -151,25 +152,20 @@ def _written(scene: Scene) -> float:
     return float(sum(kernel.kv_bytes_per_token for kernel in scene.floor.attention))
 
 
-def _fitting(
-    scene: Scene,
-    model: str,
-    gpu: str,
-    placed: dict[str, Any],
-    chunk: int | str | None,
-    prompt: int,
-    prefix_caching: bool,
-) -> tuple[Scene, Server]:
+def _fitting(scene: Scene, serve: Callable[[Scene], Server]) -> tuple[Scene, Server]:
     """Return the scene with as many of its streams as fit beside the request, and its server; where not one fits, with all of them."""
 
-    def made(streams: int) -> Server:
-        return _server(replace(scene, streams=streams), model, gpu, placed, chunk, prompt, prefix_caching)
+    def fits(streams: float) -> bool:
+        return serve(replace(scene, streams=int(streams))).pool_blocks is None
 
-    server = made(scene.streams)
+    server = serve(scene)
     if server.pool_blocks is not None or scene.pool().usable <= 0:
         return scene, server
-    fit = largest(lambda streams: float(made(int(streams)).pool_blocks is None), 0.0, 1, scene.streams)
-    return (replace(scene, streams=fit), made(fit)) if fit else (scene, server)
+    fit = largest(lambda streams: float(fits(streams)), 0.0, 1, scene.streams)
+    if not fit:
+        return scene, server
+    scene = replace(scene, streams=fit)
+    return scene, serve(scene)
 
 
 def _check_visits(scene: Scene, server: Server, prompt: int) -> None:

@@ -31,8 +31,6 @@ from costmodel.memory.weights import stage_patterns
 
 BLOCK_TOKENS = 16
 """Tokens per KV block, vLLM's default on GPUs."""
-CPU_BLOCK_TOKENS = 128
-"""Likewise on CPUs (vllm/platforms/cpu.py)."""
 STATE_BLOCKS = 2
 """Blocks of a recurrent group that a sequence has with prefix caching."""
 LATENT_ALIGNMENT = 128

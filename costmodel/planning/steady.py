@@ -14,11 +14,11 @@ from costmodel.certainty import arrival_overheads
 from costmodel.checks import MAX_SECONDS, cached_part, positive, whole
 from costmodel.encoder import ImageLoad
 from costmodel.equations.work import Chunk, seen_tokens
-from costmodel.image_steps import image_steps
+from costmodel.image_steps import prompt_steps
 from costmodel.planning.serving import Site
 from costmodel.simulation.clock import Clock, decode_alike
 from costmodel.simulation.encoding import Encoding
-from costmodel.spike import mixed_steps, step_count, tallest_candidates, visibility
+from costmodel.spike import step_count, tallest_candidates, visibility
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,8 @@ class Steady:
 
     def steps(self, budget: int) -> Iterator[list[Chunk]]:
         """Yield the chunks of every mixed step of one injection at a token budget, in turn."""
-        room = budget - self.streams
-        if self.encoding is None:
-            return mixed_steps(self.prompt, self.prompts, room, self.cached)
-        return image_steps(self.encoding.images, self.prompt, self.prompts, budget, room, self.cached)
+        images = self.encoding.images if self.encoding else None
+        return prompt_steps(images, self.prompt, self.prompts, budget, self.streams, self.cached)
 
     def step_count(self, budget: int) -> int:
         """Return how many mixed steps that are."""
